@@ -1,0 +1,38 @@
+"""Canonical JSON: one spelling for one value, so that equal facts are equal bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+
+def dumps(value: Any) -> str:
+    """Return ASCII JSON with sorted keys, no spaces and a line end; NaN is refused."""
+    text = json.dumps(
+        value, ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
+    return text + "\n"
+
+
+def loads(text: str | bytes) -> Any:
+    """Parse JSON and refuse an object that says one key twice.
+
+    Raises:
+        ValueError: It is no JSON, or has a key twice.
+    """
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def digest(value: Any) -> str:
+    """Return ``sha256:`` and the hash of a value's canonical JSON."""
+    return "sha256:" + hashlib.sha256(dumps(value).encode("ascii")).hexdigest()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found

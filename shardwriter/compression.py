@@ -1,0 +1,240 @@
+"""Compressed shards: what a file is, found by its content, and its uncompressed bytes.
+
+Three types are known, named as TensorFlow names them in lower case: ``none``, ``gzip`` (RFC 1952, a
+run of members) and ``zlib`` (RFC 1950, one stream).
+
+The wrappers are parsed here and only the deflate data inside goes to the library. A library that
+checks the trailer by itself raises instead of handing out the last bytes, and the records in them
+would be lost to the reader of a damaged file.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, NoReturn, Protocol
+
+from isal import isal_zlib
+
+from shardwriter.crc32c import masked_crc32c
+from shardwriter.errors import CorruptFile
+
+Compression = Literal["none", "gzip", "zlib"]
+
+SUFFIXES: Final[dict[Compression, str]] = {"none": "", "gzip": ".gz", "zlib": ""}
+"""What a shard's file name ends in (Beam's AUTO detection goes by the name of gzip files)."""
+
+_READ_BYTES: Final = 1 << 18
+_OUTPUT_BYTES: Final = 1 << 20  # inflated at a time: a bomb of zeros takes no more than this
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_FHCRC, _FEXTRA, _FNAME, _FCOMMENT = 2, 4, 8, 16
+
+
+def sniff(head: bytes) -> Compression:
+    """Tell the compression of a file from its first bytes (12 are enough).
+
+    A right length CRC comes before any magic number: a plain record of 35,615 bytes starts with
+    gzip's magic.
+    """
+    if len(head) >= 12 and struct.unpack("<I", head[8:12])[0] == masked_crc32c(head[:8]):
+        return "none"
+    if head[:2] == _GZIP_MAGIC:
+        return "gzip"
+    if len(head) >= 2 and head[0] & 0x0F == 8 and head[0] >> 4 <= 7:
+        # CMF names deflate with a window of up to 32 KiB, and with FLG it is a multiple of 31.
+        if (head[0] << 8 | head[1]) % 31 == 0 and not head[1] & 0x20:
+            return "zlib"
+    return "none"
+
+
+class _Inflater(Protocol):
+    """What is used of a decompression object of zlib or isal."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
+
+
+class InflateStream:
+    """The uncompressed bytes of a gzip or zlib file, as a stream.
+
+    Everything in front of a fault is handed out before the fault is raised.
+
+    Args:
+        file: The compressed file, at its start.
+        compression: ``gzip`` or ``zlib``.
+        path: Named in errors.
+
+    Attributes:
+        num_members: Members of a gzip file that were begun so far.
+    """
+
+    def __init__(self, file: BinaryIO, compression: Compression, path: str | None = None) -> None:
+        self._file = file
+        self._gzip = compression == "gzip"
+        self._path = path
+        self._input = b""
+        self._consumed_bytes = 0  # of the file, in front of self._input
+        self._inflater: _Inflater | None = None
+        self._check = 0
+        self._member_bytes = 0
+        self._pending: CorruptFile | None = None
+        self.num_members = 0
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to ``size`` bytes, b"" at the end.
+
+        Raises:
+            CorruptFile: The compressed data is broken; ``offset`` is that in the file itself.
+        """
+        if self._pending is not None:
+            raise self._pending
+        try:
+            return self._read(min(size, _OUTPUT_BYTES))
+        except CorruptFile as error:
+            self._pending = error
+            raise
+
+    def _read(self, size: int) -> bytes:
+        while True:
+            if self._inflater is None and not self._begin_member():
+                return b""
+            assert self._inflater is not None
+            if not self._input:
+                self._fill()
+            ended = not self._input
+            try:
+                data = self._inflater.decompress(self._input, size)
+            except (zlib.error, isal_zlib.error) as error:
+                self._fail("bad-deflate", f"compressed data is broken: {error}")
+            if self._inflater.eof:
+                rest = self._inflater.unused_data
+            else:
+                rest = self._inflater.unconsumed_tail
+            self._consumed_bytes += len(self._input) - len(rest)
+            self._input = rest
+            self._check = (zlib.crc32 if self._gzip else zlib.adler32)(data, self._check)
+            self._member_bytes += len(data)
+            if self._inflater.eof:
+                self._inflater = None
+                try:
+                    self._end_member()
+                except CorruptFile as error:
+                    self._pending = error  # raised by the next read: the data comes first
+                    if not data:
+                        raise
+            elif ended and not data:
+                self._fail("truncated", "compressed data ends in the middle")
+            if data:
+                return data
+
+    def _begin_member(self) -> bool:
+        """Parse the wrapper's head; False at the end of the file."""
+        if self.num_members and not self._gzip:
+            if self._peek(1):
+                self._fail("trailing-data", "bytes follow the end of the zlib stream")
+            return False
+        if not self._peek(1):
+            return False
+        if self.num_members and self._peek(2) != _GZIP_MAGIC:
+            self._fail("trailing-data", "bytes that are no gzip member follow a member")
+        if self._gzip:
+            self._skip_gzip_header()
+        else:
+            self._take(2)
+        self.num_members += 1
+        self._inflater = isal_zlib.decompressobj(wbits=-15)
+        self._check = 0 if self._gzip else 1
+        self._member_bytes = 0
+        return True
+
+    def _skip_gzip_header(self) -> None:
+        _magic, method, flags = struct.unpack("<HBB", self._take(10)[:4])
+        if method != 8 or flags & 0xE0:
+            self._fail("bad-gzip-header", f"gzip method {method}, flags {flags:#04x}: unknown")
+        if flags & _FEXTRA:
+            (extra_bytes,) = struct.unpack("<H", self._take(2))
+            self._take(extra_bytes)
+        for flag in (_FNAME, _FCOMMENT):
+            if flags & flag:
+                while self._take(1) != b"\0":
+                    pass
+        if flags & _FHCRC:
+            self._take(2)
+
+    def _end_member(self) -> None:
+        """Hold the trailer against what was inflated."""
+        if self._gzip:
+            check, member_bytes = struct.unpack("<II", self._take(8))
+            if member_bytes != self._member_bytes & 0xFFFFFFFF:
+                self._fail("bad-gzip-size", f"trailer says {member_bytes:,} bytes uncompressed")
+        else:
+            (check,) = struct.unpack(">I", self._take(4))
+        if check != self._check:
+            self._fail("bad-checksum", f"checksum is {self._check:08x}, trailer says {check:08x}")
+
+    def _fill(self) -> None:
+        self._input += self._file.read(_READ_BYTES)
+
+    def _peek(self, size: int) -> bytes:
+        if len(self._input) < size:
+            self._fill()
+        return self._input[:size]
+
+    def _take(self, size: int) -> bytes:
+        while len(self._input) < size:
+            have = len(self._input)
+            self._fill()
+            if len(self._input) == have:
+                self._fail("truncated", "compressed file ends inside a header or trailer")
+        taken, self._input = self._input[:size], self._input[size:]
+        self._consumed_bytes += size
+        return taken
+
+    def _fail(self, kind: str, message: str) -> NoReturn:
+        raise CorruptFile(
+            f"{message} (byte {self._consumed_bytes:,} of the file)", kind=kind, path=self._path
+        )
+
+
+class OpenStream:
+    """An open TFRecord file: its compression and its uncompressed bytes."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        # Unbuffered: the reader asks for large blocks, a second buffer only copies.
+        self._file = Path(path).open("rb", buffering=0)
+        try:
+            head = self._file.read(12)
+            self._file.seek(0)
+        except OSError:
+            self._file.close()
+            raise
+        self.compression = sniff(head)
+        self._inflate: InflateStream | None = None
+        if self.compression == "none":
+            self.read = self._file.read
+        else:
+            self._inflate = InflateStream(self._file, self.compression, os.fspath(path))
+            self.read = self._inflate.read
+
+    @property
+    def num_members(self) -> int:
+        """Gzip members begun so far; 0 for a plain file."""
+        return self._inflate.num_members if self._inflate else 0
+
+    def __enter__(self) -> OpenStream:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+
+
+def open_stream(path: str | os.PathLike[str]) -> OpenStream:
+    """Open a file for reading its uncompressed bytes, whatever it is compressed with."""
+    return OpenStream(path)

@@ -1,0 +1,187 @@
+"""The error tree: one class for each broken rule, with the facts as fields.
+
+::
+
+    ShardwriterError
+    |-- UsageError              exit 2: the command or call can not be carried out as asked
+    |   |-- OptionError         an option, name or callable is wrong, or contradicts another
+    |   |-- OutputExists        a finished or unfinished dataset of this name is there
+    |   `-- OutputBusy          another process is writing this dataset right now
+    |-- DataError               exit 1: the data is at fault
+    |   |-- SourceError         an input is missing, empty, malformed, or changed while being read
+    |   |-- FeatureError        a value has no place in a tf.train.Example
+    |   |-- SchemaConflict      a feature changes its type between two items
+    |   |-- RecordTooLarge      a record is over the 2 GiB that protobuf can parse
+    |   |-- WireError           bytes that are not a well-formed tf.train.Example
+    |   |-- CorruptFile         framing, checksums or compression of a file are broken
+    |   |-- ManifestError       a manifest or index is malformed, or contradicts the files
+    |   |-- LawViolation        shard lengths are not what the round-robin law gives
+    |   `-- CallableError       the user's own code raised on an item
+    `-- RunError                exit 3: the work could not be done here
+        |-- StorageError        the file system said no (full, read-only, no permission)
+        `-- MissingExtra        an optional package is needed and absent
+
+Every error says *what* (the message), *where* (the fields that are set) and *what to do next*
+(``hint``). Errors are picklable, so that they survive a process border whole.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from typing import Any, ClassVar
+
+
+class ShardwriterError(Exception):
+    """Base of all errors that shardwriter raises on purpose.
+
+    Attributes:
+        message: What is wrong, in a sentence.
+        hint: What to do next, or None.
+        path: The file or folder concerned.
+        line: 1-based line number in a text file.
+        index: 0-based index of the item in source order.
+        item: The item's key (a relative path, a row number).
+        record_index: 0-based index of a record inside its file.
+        offset: Byte offset in the (uncompressed) stream of a file.
+        feature: Name of the feature.
+    """
+
+    exit_code: ClassVar[int] = 3
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        path: str | None = None,
+        line: int | None = None,
+        index: int | None = None,
+        item: str | None = None,
+        record_index: int | None = None,
+        offset: int | None = None,
+        feature: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.path = path
+        self.line = line
+        self.index = index
+        self.item = item
+        self.record_index = record_index
+        self.offset = offset
+        self.feature = feature
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own __reduce__ would lose keyword arguments; the fields travel as state.
+        return copyreg.__newobj__, (type(self), self.message), self.__dict__.copy()  # type: ignore[attr-defined]
+
+    @property
+    def where(self) -> str:
+        """The fields that say where, as one phrase; empty when none is set."""
+        parts = []
+        if self.path is not None:
+            parts.append(self.path if self.line is None else f"{self.path}, line {self.line}")
+        elif self.line is not None:
+            parts.append(f"line {self.line}")
+        if self.index is not None:
+            parts.append(f"item {self.index}")
+        if self.item is not None and self.item != self.path:
+            parts.append(repr(self.item))
+        if self.record_index is not None:
+            parts.append(f"record {self.record_index}")
+        if self.offset is not None:
+            parts.append(f"offset {self.offset}")
+        if self.feature is not None:
+            parts.append(f"feature {self.feature!r}")
+        return ", ".join(parts)
+
+    def locate(self, *, index: int | None = None, item: str | None = None) -> ShardwriterError:
+        """Fill in where it happened, if that is not known yet, and return self."""
+        if self.index is None:
+            self.index = index
+        if self.item is None:
+            self.item = item
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+
+class UsageError(ShardwriterError):
+    """The command or call can not be carried out as asked."""
+
+    exit_code = 2
+
+
+class OptionError(UsageError, ValueError):
+    """An option, name or callable is wrong, or contradicts another."""
+
+
+class OutputExists(UsageError):
+    """A finished or unfinished dataset of this name is there already."""
+
+
+class OutputBusy(UsageError):
+    """Another process is writing this dataset right now."""
+
+
+class DataError(ShardwriterError):
+    """The data is at fault."""
+
+    exit_code = 1
+
+
+class SourceError(DataError):
+    """An input is missing, empty, malformed, or changed while being read."""
+
+
+class FeatureError(DataError, ValueError):
+    """A value has no place in a tf.train.Example, or not the place that the plan gives it."""
+
+
+class SchemaConflict(DataError):
+    """A feature changes its type between two items."""
+
+
+class RecordTooLarge(DataError):
+    """A record is over the 2 GiB that protobuf can parse."""
+
+
+class WireError(DataError, ValueError):
+    """Bytes that are not a well-formed tf.train.Example."""
+
+
+class CorruptFile(DataError):
+    """Framing, checksums or compression of a file are broken.
+
+    ``kind`` names the defect as ``shard-stats`` does.
+    """
+
+    def __init__(self, message: str, *, kind: str = "corrupt", **where: Any) -> None:
+        super().__init__(message, **where)
+        self.kind = kind
+
+
+class ManifestError(DataError):
+    """A manifest or index is malformed, or contradicts the files."""
+
+
+class LawViolation(DataError):
+    """Shard lengths are not what the round-robin law gives."""
+
+
+class CallableError(DataError):
+    """The user's own code (a map, a source) raised on an item; the original is ``__cause__``."""
+
+
+class RunError(ShardwriterError):
+    """The work could not be done here."""
+
+
+class StorageError(RunError):
+    """The file system said no: full, read-only, no permission."""
+
+
+class MissingExtra(RunError, ImportError):
+    """An optional package is needed and absent."""

@@ -1,0 +1,62 @@
+"""What an image file says of itself in its first bytes: format and size.
+
+Formats are those that ``tf.io.decode_image`` and the common loaders read. A file is taken by its
+content, never by its name. The sizes are imagesize's; they are of the stored pixels, so an EXIF
+rotation does not swap them (decoders do not rotate either).
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Final, NamedTuple
+
+import imagesize
+
+EXTENSIONS: Final = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
+)
+
+
+class ImageHeader(NamedTuple):
+    """Format, and size in pixels."""
+
+    format: str
+    height: int
+    width: int
+
+
+def image_format(head: bytes) -> str | None:
+    """Tell the format from the first 12 bytes; None where it is no known image."""
+    if head.startswith(b"\xff\xd8\xff"):
+        return "jpeg"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "png"
+    if head[:6] in (b"GIF87a", b"GIF89a"):
+        return "gif"
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return "webp"
+    if head.startswith(b"BM"):
+        return "bmp"
+    if head[:4] in (b"II*\0", b"MM\0*"):
+        return "tiff"
+    return None
+
+
+def read_header(data: bytes) -> ImageHeader:
+    """Read the header of an image file.
+
+    Args:
+        data: The whole file.
+
+    Raises:
+        ValueError: It is empty, no known image, or broken before its size; says which.
+    """
+    if not data:
+        raise ValueError("the file is empty")
+    found = image_format(data[:16])
+    if found is None:
+        raise ValueError(f"no image that is known begins with {data[:8]!r}")
+    width, height = imagesize.get(BytesIO(data), exif_rotation=False)
+    if width <= 0 or height <= 0:
+        raise ValueError(f"the {found} header is broken or cut off: it gives no size")
+    return ImageHeader(found, height, width)

@@ -1,0 +1,230 @@
+"""Names: what OUT means, and what a dataset's files are called.
+
+::
+
+    notation   STEM@N[.EXT]                     train@16, train@16.tfrecord, train.record@10
+    shard      STEM-IIIII-of-NNNNN[.EXT]        train.tfrecord-00003-of-00016
+    dataset    STEM without a trailing tfrecord part: its manifest, index and run directory carry
+               that name, so any N and any spelling of one name are generations of one dataset
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from shardwriter.compression import SUFFIXES, Compression
+from shardwriter.errors import OptionError
+
+MAX_SHARDS: Final = 999_999
+
+_NOTATION = re.compile(
+    r"(?P<stem>[^@/]+)@(?P<n>[1-9][0-9]{0,5}|auto)(?P<ext>(?:\.[A-Za-z0-9_]+)*)"
+)
+_SHARD = re.compile(
+    r"(?P<stem>.+)-(?P<i>[0-9]{5,})-of-(?P<n>[0-9]{5,})(?P<ext>(?:\.[A-Za-z0-9_]+)*)", re.DOTALL
+)
+DALI_INDEX_SUFFIX: Final = ".idx"
+_TFRECORD_PARTS: Final = frozenset({"tfrecord", "tfrecords", "tfrec", "tfr", "record", "records"})
+
+
+def dataset_name(stem: str) -> str:
+    """Return the dataset that a stem belongs to: ``train.tfrecord`` is of ``train``."""
+    head, dot, last = stem.rpartition(".")
+    return head if dot and head and last.lower() in _TFRECORD_PARTS else stem
+
+
+@dataclass(frozen=True)
+class ShardPattern:
+    """The names of all files of one finished dataset.
+
+    Attributes:
+        stem: What shard names begin with.
+        num_shards: N.
+        ext: What shard names end in, dots included.
+    """
+
+    stem: str
+    num_shards: int
+    ext: str = ""
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        return dataset_name(self.stem)
+
+    @property
+    def template(self) -> str:
+        """A shard's file name with ``{shard}`` for its index, as the manifest keeps it."""
+        width = max(5, len(str(self.num_shards)))
+        return f"{self.stem}-{{shard}}-of-{self.num_shards:0{width}d}{self.ext}"
+
+    def shard_file(self, shard_index: int) -> str:
+        """Return the file name of shard ``shard_index``."""
+        width = max(5, len(str(self.num_shards)))
+        # No str.format: a stem may hold braces.
+        return f"{self.stem}-{shard_index:0{width}d}-of-{self.num_shards:0{width}d}{self.ext}"
+
+    @property
+    def shard_files(self) -> list[str]:
+        """All N file names, in order."""
+        return [self.shard_file(s) for s in range(self.num_shards)]
+
+    @property
+    def manifest_file(self) -> str:
+        """File name of the manifest."""
+        return manifest_file(self.name)
+
+    @property
+    def index_file(self) -> str:
+        """File name of the index."""
+        return f"{self.name}.index"
+
+
+def manifest_file(name: str) -> str:
+    """Return the file name of a dataset's manifest."""
+    return f"{name}.manifest.json"
+
+
+def partial_dir(name: str) -> str:
+    """Return the name of the run directory in which a dataset grows."""
+    return f".{name}.partial"
+
+
+@dataclass(frozen=True)
+class ShardName:
+    """A file name that follows the shard pattern, taken apart."""
+
+    pattern: ShardPattern
+    shard_index: int
+
+
+def parse_shard_file(file_name: str) -> ShardName | None:
+    """Take a file name apart; None where it does not follow the pattern (F4)."""
+    match = _SHARD.fullmatch(file_name)
+    if match is None or len(match["i"]) != len(match["n"]):
+        return None
+    if match["ext"].endswith(DALI_INDEX_SUFFIX):
+        return None  # lies beside a shard, is none
+    shard_index, num_shards = int(match["i"]), int(match["n"])
+    if shard_index >= num_shards:
+        return None
+    return ShardName(ShardPattern(match["stem"], num_shards, match["ext"]), shard_index)
+
+
+def pattern_from_template(template: str, num_shards: int) -> ShardPattern | None:
+    """Turn a manifest's file pattern back; None where it is not one of ours."""
+    if "/" in template or "\\" in template or ".." in template or template.count("{shard}") != 1:
+        return None
+    width = max(5, len(str(num_shards)))
+    parsed = parse_shard_file(template.replace("{shard}", "0" * width))
+    if parsed is None or parsed.pattern.template != template:
+        return None
+    return parsed.pattern if parsed.pattern.num_shards == num_shards else None
+
+
+def generations(file_names: Iterable[str], name: str) -> dict[ShardPattern, list[int]]:
+    """Group the shard files of a dataset by the pattern they follow.
+
+    Args:
+        file_names: The names in a folder.
+        name: The dataset.
+
+    Returns:
+        Shard indices, ascending, of each pattern: more than one key means that shards of several
+        runs lie side by side.
+    """
+    found: dict[ShardPattern, list[int]] = {}
+    for file_name in file_names:
+        shard = parse_shard_file(file_name)
+        if shard is not None and shard.pattern.name == name:
+            found.setdefault(shard.pattern, []).append(shard.shard_index)
+    return {pattern: sorted(found[pattern]) for pattern in sorted(found, key=_pattern_order)}
+
+
+def _pattern_order(pattern: ShardPattern) -> tuple[str, int, str]:
+    return pattern.stem, pattern.num_shards, pattern.ext
+
+
+@dataclass(frozen=True)
+class Output:
+    """OUT, understood: where shards go and what they are called.
+
+    Attributes:
+        directory: The folder.
+        stem: What shard names begin with.
+        ext: What they end in, without a compression suffix.
+        num_shards: N, or None for ``@auto``.
+        compression: What the notation says of it (``.gz``), or None.
+    """
+
+    directory: str
+    stem: str
+    ext: str
+    num_shards: int | None
+    compression: Compression | None
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        return dataset_name(self.stem)
+
+    def pattern(self, num_shards: int, compression: Compression = "none") -> ShardPattern:
+        """Return the names of the files, now that N and the compression are fixed."""
+        return ShardPattern(self.stem, num_shards, self.ext + SUFFIXES[compression])
+
+
+def parse_output(out: str | os.PathLike[str], num_shards: int | None = None) -> Output:
+    """Understand OUT.
+
+    Args:
+        out: ``dir/train@16``, ``dir/train@auto``, ``dir/train`` (the same as ``@auto``).
+        num_shards: ``--shards``; says N where OUT does not.
+
+    Raises:
+        OptionError: OUT names no dataset, N is out of range, or both say another N.
+    """
+    text = os.fspath(out)
+    directory, base = os.path.split(text)
+    if not base or os.path.isdir(text):
+        raise OptionError(
+            f"{text!r} is a folder, not a dataset",
+            hint=f"add a name and a number of shards: {os.path.join(text, 'train@16')}",
+        )
+    noted: int | None = None
+    ext = ""
+    if "@" in base:
+        match = _NOTATION.fullmatch(base)
+        if match is None:
+            raise OptionError(
+                f"{base!r} is not NAME@N",
+                hint=f"N is a number from 1 to {MAX_SHARDS:,} or 'auto', as in train@16",
+            )
+        stem, ext = match["stem"], match["ext"]
+        noted = None if match["n"] == "auto" else int(match["n"])
+    else:
+        stem = base
+    if num_shards is not None:
+        if not 1 <= num_shards <= MAX_SHARDS:
+            raise OptionError(f"{num_shards} shards: N is a number from 1 to {MAX_SHARDS:,}")
+        if noted not in (None, num_shards):
+            raise OptionError(f"{base!r} says {noted} shards and --shards says {num_shards}")
+        noted = num_shards
+    compression: Compression | None = None
+    if ext.endswith(".gz"):
+        compression, ext = "gzip", ext[: -len(".gz")]
+    elif "@" not in base and stem.endswith(".gz"):
+        compression, stem = "gzip", stem[: -len(".gz")]
+    if not ext and not _TFRECORD_PARTS.intersection(p.lower() for p in stem.split(".")):
+        stem += ".tfrecord"
+    output = Output(directory or ".", stem, ext, noted, compression)
+    # What is written must be found again: a stem such as "a-00001-of-00002" would be read as
+    # a shard of "a", and one that is all extension would leave no name.
+    probe = output.pattern(1)
+    parsed = parse_shard_file(probe.shard_file(0))
+    if parsed is None or parsed.pattern != probe or output.name.startswith("."):
+        raise OptionError(f"{base!r} can not be a dataset's name", hint="use a name such as train")
+    return output

@@ -1,0 +1,84 @@
+"""Options, checked on construction.
+
+What changes bytes (:class:`DatasetOptions`) is kept apart from what does not (:class:`RunOptions`):
+the first kind goes into the job's hash, the second can differ between two attempts of one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from shardwriter.errors import OptionError
+from shardwriter.schema import FeatureType
+
+Engine = Literal["serial"]
+Backend = Literal["native", "tensorflow"]
+
+
+class _Skip:
+    """The type of SKIP: one object in every process."""
+
+    def __repr__(self) -> str:
+        return "SKIP"
+
+    def __reduce__(self) -> str:
+        return "SKIP"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+SKIP: Final = _Skip()
+"""Returned by a map: this item gives no record. It keeps its index and leaves a gap."""
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """What decides the bytes, beside the source.
+
+    Attributes:
+        map: Applied to the features of every item; may return SKIP.
+        limit: Only the first so many items; None for all.
+        shuffle_seed: Writes the items in the order of permutation (T, seed); None for source order.
+        label: Feature whose values are counted; None for the source's own label, if it has one.
+        schema: Types fixed by the user, by feature.
+    """
+
+    map: Callable[[dict[str, Any]], Any] | None = None
+    limit: int | None = None
+    shuffle_seed: int | None = None
+    label: str | None = None
+    schema: Mapping[str, FeatureType] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.map is not None and not callable(self.map):
+            raise OptionError(f"map is {type(self.map).__name__}, not a callable")
+        if self.limit is not None and self.limit < 0:
+            raise OptionError(f"limit is {self.limit}: it is a number of items, 0 or more")
+        if self.shuffle_seed is not None and not 0 <= self.shuffle_seed < 2**64:
+            raise OptionError(f"seed is {self.shuffle_seed}: it is a number from 0 to 2^64 - 1")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a job is carried out; none of this changes a byte.
+
+    Attributes:
+        overwrite: Replace a finished dataset of this name, or discard an unfinished run.
+        engine: Who does the work.
+        backend: Whose record writers are opened: ours, or ``tf.io.TFRecordWriter``.
+        dali_index: Write ``<shard>.idx`` beside every shard.
+    """
+
+    overwrite: bool = False
+    engine: Engine = "serial"
+    backend: Backend = "native"
+    dali_index: bool = False
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("serial",):
+            raise OptionError(f"engine is {self.engine!r}", hint="serial is the engine there is")
+        if self.backend not in ("native", "tensorflow"):
+            raise OptionError(f"backend is {self.backend!r}", hint="native or tensorflow")

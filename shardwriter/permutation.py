@@ -1,0 +1,109 @@
+"""The permutation "feistel8/1": a shuffle of any size in constant memory.
+
+It is a function of (n, seed, epoch) alone, so a shuffled write can be repeated, resumed and split
+over workers without storing an order, and inverted to find where an item went.
+
+Small n are sorted by hashed keys, since a Feistel network is far from uniform there. Larger ones go
+through 8 rounds on a grid of a x b >= n cells, a = ceil(sqrt n); a cell beyond n is sent round again
+("cycle walking"). All arithmetic is mod 2^64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from math import isqrt
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+ALGORITHM: Final = "feistel8/1"
+SORTED_UP_TO: Final = 1 << 16
+
+_U64 = NDArray[np.uint64]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(0xD6E8FEB86659FD93)
+_SHIFT = np.uint64(32)
+
+
+class Permutation:
+    """A fixed permutation of 0..n-1.
+
+    Args:
+        size: n.
+        seed: Chooses the permutation; 0 <= seed < 2^64.
+        epoch: Chooses another one for the same seed.
+    """
+
+    def __init__(self, size: int, seed: int, epoch: int = 0) -> None:
+        self.size = size
+        data = b"".join(v.to_bytes(8, "little") for v in (size, seed, epoch))
+        digest = blake2b(data, digest_size=64, person=b"shardwriter.perm").digest()
+        self._keys: _U64 = np.frombuffer(digest, "<u8").astype(np.uint64)
+        self._order: NDArray[np.int64] | None = None
+        if size <= SORTED_UP_TO:
+            steps = np.arange(1, size + 1, dtype=np.uint64)
+            self._order = np.argsort(_mix64(self._keys[0] + steps * _GOLDEN), kind="stable")
+        else:
+            rows = isqrt(size - 1) + 1
+            self._rows = np.uint64(rows)
+            self._columns = np.uint64(-(-size // rows))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __call__(self, indices: ArrayLike) -> NDArray[np.int64]:
+        """Map int64[k] places to the int64[k] items that stand there."""
+        if self._order is not None:
+            return self._order[np.asarray(indices, np.int64)]
+        return self._walk(indices, self._round_trip)
+
+    def inverse(self, items: ArrayLike) -> NDArray[np.int64]:
+        """Map int64[k] items to the int64[k] places where they stand."""
+        if self._order is not None:
+            return np.argsort(self._order, kind="stable")[np.asarray(items, np.int64)]
+        return self._walk(items, self._round_trip_back)
+
+    def _walk(self, values: ArrayLike, step: Callable[[_U64], _U64]) -> NDArray[np.int64]:
+        cells = np.atleast_1d(np.asarray(values)).astype(np.uint64)
+        cells = step(cells)
+        outside = np.flatnonzero(cells >= self.size)
+        while outside.size:
+            moved = step(cells[outside])
+            cells[outside] = moved
+            outside = outside[moved >= self.size]
+        return cells.astype(np.int64).reshape(np.shape(values))
+
+    def _round_trip(self, cells: _U64) -> _U64:
+        left, right = np.divmod(cells, self._columns)
+        for number, key in enumerate(self._keys):
+            if number % 2 == 0:
+                left = (left + _noise(right, key, self._rows)) % self._rows
+            else:
+                right = (right + _noise(left, key, self._columns)) % self._columns
+        return left * self._columns + right
+
+    def _round_trip_back(self, cells: _U64) -> _U64:
+        left, right = np.divmod(cells, self._columns)
+        for number in range(7, -1, -1):
+            key = self._keys[number]
+            if number % 2 == 0:
+                left = (left + self._rows - _noise(right, key, self._rows)) % self._rows
+            else:
+                right = (right + self._columns - _noise(left, key, self._columns)) % self._columns
+        return left * self._columns + right
+
+
+def _noise(values: _U64, key: np.uint64, modulus: np.uint64) -> _U64:
+    z = (values ^ key) * _GOLDEN
+    z ^= z >> _SHIFT
+    z *= _MIX
+    return ((z >> _SHIFT) * modulus) >> _SHIFT
+
+
+def _mix64(z: _U64) -> _U64:
+    """The finaliser of splitmix64."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

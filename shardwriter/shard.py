@@ -1,0 +1,118 @@
+"""One shard file's life: create -> append -> seal, or abandon.
+
+While it grows it lies in the run directory with a second file beside it that holds the u64 offset
+behind every frame. Counts, sizes, checksum and index are known when the last record is written;
+nothing is read back.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from dataclasses import dataclass
+from typing import Protocol
+
+from shardwriter.manifest import SealedShard
+from shardwriter.storage import Storage
+
+
+class RecordWriter(Protocol):
+    """What a shard needs of the writer that frames its records."""
+
+    @property
+    def num_records(self) -> int: ...
+    @property
+    def payload_bytes(self) -> int: ...
+    @property
+    def stream_bytes(self) -> int: ...
+    @property
+    def crc32c(self) -> int: ...
+    def write(self, record: bytes) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+    def discard(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How much of a shard is safe on disk."""
+
+    num_records: int
+    stream_bytes: int
+    crc32c: int
+
+
+class ShardFile:
+    """A shard that is being written.
+
+    Args:
+        storage: Where it lies.
+        path: The growing file, which ``writer`` writes.
+        index_path: The file for the u64 offsets.
+        writer: Frames the records.
+    """
+
+    def __init__(self, storage: Storage, path: str, index_path: str, writer: RecordWriter) -> None:
+        self._storage = storage
+        self._path = path
+        self._index_path = index_path
+        self._writer = writer
+        self._index = storage.create(index_path)
+        self._ends = array("Q")
+        self._open = True
+
+    def append(self, record: bytes) -> None:
+        """Append one record."""
+        self._writer.write(record)
+        self._ends.append(self._writer.stream_bytes)
+        if len(self._ends) >= 1024:
+            self._flush_index()
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of all frames so far."""
+        return self._writer.stream_bytes
+
+    def checkpoint(self) -> Checkpoint:
+        """Bring everything so far to the disk, and say how much that is."""
+        self._writer.flush()
+        self._flush_index()
+        self._storage.sync(self._path)
+        self._storage.sync(self._index_path)
+        writer = self._writer
+        return Checkpoint(writer.num_records, writer.stream_bytes, writer.crc32c)
+
+    def seal(self) -> SealedShard:
+        """Write the last bytes, bring them to the disk, close, and say what the shard is."""
+        checkpoint = self.checkpoint()
+        self._open = False
+        self._writer.close()
+        self._index.close()
+        return SealedShard(
+            checkpoint.num_records,
+            self._writer.payload_bytes,
+            checkpoint.stream_bytes,
+            checkpoint.crc32c,
+        )
+
+    def _flush_index(self) -> None:
+        if self._ends:
+            self._index.write(_little_endian(self._ends))
+            self._ends = array("Q")
+
+    def __enter__(self) -> ShardFile:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Abandon the shard unless it was sealed; what it has stays in the run directory."""
+        if self._open:
+            self._open = False
+            self._writer.discard()
+            self._index.close()
+
+
+def _little_endian(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":  # pragma: no cover
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()

@@ -1,0 +1,76 @@
+"""Where items come from: the one seam between people's data and shardwriter.
+
+A source lists *items*, cheap descriptors in a fixed order (a path with its label, a row number), and
+turns one into features when asked. Listing is done once, in one place; loading is the heavy part and
+is pure, so that it can be done anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from shardwriter.example_columns import Column
+from shardwriter.schema import FeatureType
+
+__all__ = ["ColumnSource", "Item", "Source"]
+
+Item = Any
+"""A source's own descriptor of an item; picklable."""
+
+
+class Source(Protocol):
+    """People's data, as items in a fixed order.
+
+    Attributes:
+        kind: The name that ``--format`` has for it.
+        num_items: How many items there are; None where only the end tells.
+        random_access: Whether :meth:`item` gives any item cheaply.
+        stable: Whether a second listing gives the same items in the same order.
+        plan: Feature types known before the first item is loaded; empty where only loading tells.
+        vocabularies: Names of the values of integer features, by feature.
+        label: The feature that is the label, where the source has one.
+        notes: What a person should know of this input (things left out, say), one line each.
+    """
+
+    kind: str
+    num_items: int | None
+    random_access: bool
+    stable: bool
+    plan: Mapping[str, FeatureType]
+    vocabularies: Mapping[str, list[str]]
+    label: str | None
+    notes: Sequence[str]
+
+    def items(self) -> Iterator[Item]:
+        """Yield every item, in order."""
+
+    def item(self, item_index: int) -> Item:
+        """Return one item; only with ``random_access``."""
+
+    def key(self, item: Item) -> str | None:
+        """Return what a person calls the item: a relative path, ``row 7``."""
+
+    def load(self, item: Item) -> Any:
+        """Return the item's features, or the bytes of a finished record.
+
+        Raises:
+            SourceError: The item can not be read, or is not what it was when it was listed.
+        """
+
+    def digest(self) -> dict[str, Any]:
+        """Return what identifies the data on any machine: keys and sizes, no paths or times."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what tells on this machine that the data has changed: times too."""
+
+
+@runtime_checkable
+class ColumnSource(Protocol):
+    """A source that gives the features of many items at once, in columns."""
+
+    block_items: int
+    """How many items to ask for at a time."""
+
+    def load_columns(self, items: Sequence[Item]) -> dict[str, Column]:
+        """Return what :meth:`Source.load` would return for each item, by feature."""

@@ -1,0 +1,458 @@
+"""``csv``: tables with a header line; a row is an item.
+
+A first pass over the whole input finds where every row begins and what type every column has, so
+that the type of a cell never depends on where the table was cut:
+
+- ``int64`` where every cell that is not empty is a whole number in 64 bits,
+- else ``float`` where every such cell is a number,
+- else ``bytes`` (the text in UTF-8).
+
+An empty cell is a feature without a kind, as TFX writes it. Several files of one header are one
+table. A compressed file or a pipe is unpacked into a temporary file first, since rows are read by
+their position.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+import tempfile
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import IO, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.compression import open_stream
+from shardwriter.crc32c import extend_crc32c
+from shardwriter.errors import SourceError
+from shardwriter.example import UNSET
+from shardwriter.example_columns import Column
+from shardwriter.schema import FeatureType
+
+KIND: Final = "csv"
+
+_BLOCK_ROWS: Final = 1024
+_BLOCK_BYTES: Final = 4 << 20
+_MAX_CELL_BYTES: Final = 1 << 30
+_INT64_MAX: Final = 2**63 - 1
+_INT64_MIN: Final = -(2**63)
+_BOM: Final = b"\xef\xbb\xbf"
+
+_TYPES: Final = {
+    "int64": FeatureType("int64", "int64", ()),
+    "float": FeatureType("float", "float32", ()),
+    "bytes": FeatureType("bytes", "string", ()),
+}
+_UNSET_TYPE: Final = FeatureType()
+
+
+class CsvTable:
+    """Rows of one or several CSV files.
+
+    Args:
+        paths: The files, in order.
+        schema: Types that the user fixed, by column.
+
+    Raises:
+        SourceError: A file is missing, empty, or no such table; says which line.
+    """
+
+    kind = KIND
+    random_access = True
+    stable = True
+    vocabularies: Mapping[str, list[str]] = {}
+    label: str | None = None
+    notes: Sequence[str] = ()
+
+    def __init__(
+        self, paths: Sequence[str], schema: Mapping[str, FeatureType] | None = None
+    ) -> None:
+        # A cell may be as large as a record; the module's own limit is 128 KiB.
+        csv.field_size_limit(_MAX_CELL_BYTES)
+        self._offsets = _OffsetTable()
+        self._files: list[_File] = []
+        self._first_rows: list[int] = []
+        typing: _Typing | None = None
+        num_rows = 0
+        for path in paths:
+            file = _File(path)
+            if typing is None:
+                self._header = file.header
+                typing = _Typing(file.header, dict(schema or {}), path)
+            elif file.header != self._header:
+                raise SourceError(
+                    f"its header is {file.header}, that of {paths[0]} is {self._header}",
+                    path=path,
+                    line=1,
+                )
+            self._first_rows.append(num_rows)
+            self._files.append(file)
+            num_rows += file.scan(typing, self._offsets)
+        assert typing is not None
+        self._kinds = typing.finish()
+        self.plan: Mapping[str, FeatureType] = {
+            name: _TYPES[kind] if kind else _UNSET_TYPE
+            for name, kind in zip(self._header, self._kinds, strict=True)
+        }
+        self.num_items: int | None = num_rows
+        total_bytes = sum(file.size_bytes for file in self._files)
+        self.block_items = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES * num_rows // (total_bytes or 1)))
+
+    def items(self) -> Iterator[int]:
+        """Yield the row numbers."""
+        assert self.num_items is not None
+        return iter(range(self.num_items))
+
+    def item(self, item_index: int) -> int:
+        """Return a row number."""
+        return item_index
+
+    def key(self, item: int) -> str:
+        """Return ``row 7``, and the file where there are several."""
+        if len(self._files) == 1:
+            return f"row {item}"
+        number = bisect_right(self._first_rows, item) - 1
+        return f"{os.path.basename(self._files[number].path)} row {item - self._first_rows[number]}"
+
+    def load(self, item: int) -> dict[str, Any]:
+        """Return one row: int, float and str by column; UNSET for an empty cell."""
+        features: dict[str, Any] = {}
+        for name, column in self.load_columns([item]).items():
+            if column.unset is not None and column.unset[0]:
+                features[name] = UNSET
+            else:
+                value = column.values[0]
+                features[name] = value.item() if isinstance(value, np.generic) else value
+        return features
+
+    def load_columns(self, items: Sequence[int]) -> dict[str, Column]:
+        """Return rows in columns; neighbouring rows are read in one piece."""
+        rows: list[list[str]] = []
+        for first, stop in _runs(items):
+            while first < stop:
+                number = bisect_right(self._first_rows, first) - 1
+                end = stop
+                if number + 1 < len(self._first_rows):
+                    end = min(end, self._first_rows[number + 1])
+                # A file has one offset more than rows, hence "+ number".
+                begin_bytes, end_bytes = self._offsets.span(first + number, end + number)
+                rows += self._files[number].rows(begin_bytes, end_bytes, end - first)
+                first = end
+        cells = zip(*rows, strict=True)
+        return {
+            name: _CONVERT[kind](column)
+            for name, kind, column in zip(self._header, self._kinds, cells, strict=True)
+        }
+
+    def digest(self) -> dict[str, Any]:
+        """Return sizes and checksums of the files, in order."""
+        return {"files": [[f.size_bytes, f"{f.crc32c:08x}"] for f in self._files]}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the same with the times of the files."""
+        return {"files": [[f.size_bytes, f"{f.crc32c:08x}", f.mtime_ns] for f in self._files]}
+
+
+class _OffsetTable:
+    """Row offsets in a temporary file: 8 bytes a row, none of it in memory."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the table
+        self._pending = array("q")
+
+    def append(self, offset: int) -> None:
+        self._pending.append(offset)
+        if len(self._pending) >= 8192:
+            self.flush()
+
+    def flush(self) -> None:
+        self._file.write(self._pending.tobytes())
+        self._file.flush()
+        self._pending = array("q")
+
+    def span(self, first: int, stop: int) -> tuple[int, int]:
+        descriptor = self._file.fileno()
+        begin = int.from_bytes(os.pread(descriptor, 8, 8 * first), "little")
+        end = int.from_bytes(os.pread(descriptor, 8, 8 * stop), "little")
+        return begin, end
+
+
+class _File:
+    """One CSV file, seekable and uncompressed whatever it was."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.crc32c = 0
+        self.size_bytes = 0
+        try:
+            self._file = _seekable(path)
+            self.mtime_ns = os.fstat(self._file.fileno()).st_mtime_ns
+        except OSError as error:
+            raise SourceError(f"can not be read: {error.strerror}", path=path) from error
+        first = self._file.readline()
+        self._head_bytes = len(first)
+        self._delimiter = _delimiter(first)
+        text = self._decode(first.removeprefix(_BOM), 1)
+        self.header = next(csv.reader([text], delimiter=self._delimiter, strict=True), [])
+        self._check_header(first)
+
+    def _check_header(self, first: bytes) -> None:
+        if not first.strip():
+            raise SourceError(
+                "the file is empty" if not first else "the first line is empty",
+                path=self.path,
+                hint="the first line of a table names its columns",
+            )
+        if b"\0" in first:
+            raise SourceError("this is a binary file and no CSV", path=self.path, line=1)
+        for name in self.header:
+            if not name:
+                problem = "a column has no name"
+            elif self.header.count(name) > 1:
+                problem = f"the column name {name!r} stands twice"
+            else:
+                continue
+            raise SourceError(
+                problem,
+                path=self.path,
+                line=1,
+                hint="the first line names the columns, each once, with a comma, tab, semicolon "
+                "or bar between",
+            )
+
+    def scan(self, typing: _Typing, offsets: _OffsetTable) -> int:
+        """Type every cell, note where every row begins, and return the number of rows."""
+        self._file.seek(0)
+        line_ends = array("q", [0])
+
+        def lines() -> Iterator[str]:
+            offset = crc = 0
+            for number, raw in enumerate(self._file, 1):
+                crc = extend_crc32c(crc, raw)
+                offset += len(raw)
+                line_ends.append(offset)
+                if number == 1:
+                    raw = raw.removeprefix(_BOM)
+                yield self._decode(raw, number)
+            self.crc32c, self.size_bytes = crc, offset
+
+        reader = csv.reader(lines(), delimiter=self._delimiter, strict=True)
+        width = len(self.header)
+        rows: list[list[str]] = []
+        first_lines: list[int] = []
+        num_rows = dropped_lines = 0
+        line = 0  # where the row before ended
+        try:
+            for row in reader:
+                if line and row:
+                    if len(row) != width:
+                        self._wrong_width(row, line + 1)
+                    rows.append(row)
+                    first_lines.append(line + 1)
+                    offsets.append(line_ends[line - dropped_lines])
+                    if len(rows) >= _BLOCK_ROWS:
+                        typing.observe(rows, first_lines, self.path)
+                        num_rows += len(rows)
+                        rows, first_lines = [], []
+                        # Only the lines of the current row are still needed.
+                        del line_ends[: reader.line_num - dropped_lines]
+                        dropped_lines = reader.line_num
+                line = reader.line_num
+        except csv.Error as error:
+            raise SourceError(f"{error}", path=self.path, line=line + 1) from None
+        if rows:
+            typing.observe(rows, first_lines, self.path)
+        offsets.append(self.size_bytes)
+        offsets.flush()
+        return num_rows + len(rows)
+
+    def rows(self, begin: int, end: int, num_rows: int) -> list[list[str]]:
+        """Parse the rows in a range of bytes."""
+        data = os.pread(self._file.fileno(), end - begin, begin)
+        text = io.StringIO(data.decode("utf-8", "replace"), newline="\n")
+        found = [row for row in csv.reader(text, delimiter=self._delimiter, strict=True) if row]
+        if len(found) != num_rows or any(len(row) != len(self.header) for row in found):
+            raise SourceError(
+                "the file has changed since its rows were counted",
+                path=self.path,
+                hint="write the dataset again when nothing writes to the source",
+            )
+        return found
+
+    def _decode(self, raw: bytes, line: int) -> str:
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"byte {raw[error.start]:#04x} is not UTF-8",
+                path=self.path,
+                line=line,
+                hint="convert the file first: iconv -f latin1 -t utf-8",
+            ) from None
+
+    def _wrong_width(self, row: list[str], line: int) -> None:
+        few = "too few" if len(row) < len(self.header) else "too many"
+        raise SourceError(
+            f"{len(row)} cells, {few}: the header names {len(self.header)} columns",
+            path=self.path,
+            line=line,
+            hint='a cell with a comma or a line end in it must stand in "quotes"',
+        )
+
+
+def _seekable(path: str) -> IO[bytes]:
+    """Open a file for reading by position; a pipe or a compressed file is copied out first."""
+    if path != "-" and os.path.isfile(path):
+        with open_stream(path) as stream:
+            if stream.compression == "none":
+                return open(path, "rb")  # noqa: SIM115 - lives as long as the table
+            spool = tempfile.TemporaryFile()  # noqa: SIM115
+            while data := stream.read(1 << 20):
+                spool.write(data)
+    else:
+        spool = tempfile.TemporaryFile()  # noqa: SIM115
+        with open(0 if path == "-" else path, "rb", closefd=path != "-") as pipe:
+            shutil.copyfileobj(pipe, spool, 1 << 20)
+    spool.seek(0)
+    return spool
+
+
+def _delimiter(header: bytes) -> str:
+    """Take the delimiter that the header line has most of; a comma where it has none."""
+    return max(",\t;|", key=lambda c: header.count(c.encode()))
+
+
+class _Typing:
+    """The types of the columns so far, over all rows of all files."""
+
+    def __init__(self, header: list[str], fixed: Mapping[str, FeatureType], path: str) -> None:
+        unknown = sorted(set(fixed) - set(header))
+        if unknown:
+            raise SourceError(
+                f"the schema names {unknown[0]!r}, and there is no such column",
+                path=path,
+                hint=f"the columns are {', '.join(header)}",
+            )
+        self._header = header
+        self._fixed = fixed
+        self._kinds: list[str] = [""] * len(header)  # "" while every cell was empty
+        self._too_big: dict[int, SourceError] = {}
+
+    def observe(self, rows: list[list[str]], lines: list[int], path: str) -> None:
+        for number, cells in enumerate(zip(*rows, strict=True)):
+            kind = self._kinds[number]
+            if kind != "bytes":
+                self._kinds[number] = self._join(number, kind, cells, lines, path)
+
+    def _join(
+        self, number: int, kind: str, cells: tuple[str, ...], lines: list[int], path: str
+    ) -> str:
+        values = [cell for cell in cells if cell] if "" in cells else cells
+        if not values:
+            return kind
+        if kind != "float":
+            numbers = _parse_all(int, values)
+            if numbers is not None:
+                if max(numbers) > _INT64_MAX or min(numbers) < _INT64_MIN:
+                    self._note_too_big(number, cells, lines, path)
+                return "int64"
+        return "float" if _parse_all(float, values) is not None else "bytes"
+
+    def _note_too_big(
+        self, number: int, cells: tuple[str, ...], lines: list[int], path: str
+    ) -> None:
+        if number in self._too_big:
+            return
+        row = next(
+            r for r, c in enumerate(cells) if c and not _INT64_MIN <= int(c) <= _INT64_MAX
+        )
+        name = self._header[number]
+        self._too_big[number] = SourceError(
+            f"{cells[row]} is beyond int64",
+            path=path,
+            line=lines[row],
+            feature=name,
+            hint=f"--schema {name}=string keeps the digits, {name}=float rounds them",
+        )
+
+    def finish(self) -> list[str]:
+        """Return the kind of every column.
+
+        Raises:
+            SourceError: A column of whole numbers has one that 64 bits do not hold; or a type that
+                the user fixed does not fit the cells.
+        """
+        for number, name in enumerate(self._header):
+            found = self._kinds[number]
+            if name not in self._fixed:
+                if found == "int64" and number in self._too_big:
+                    raise self._too_big[number]
+                continue
+            wanted = self._fixed[name].kind or ""
+            fits = {"int64": ("", "int64"), "float": ("", "int64", "float")}
+            if found not in fits.get(wanted, (found,)):
+                raise SourceError(
+                    f"the schema says {wanted}, and the cells of this column are {found}",
+                    feature=name,
+                )
+            if wanted == "int64" and number in self._too_big:
+                raise self._too_big[number]
+            self._kinds[number] = wanted
+        return self._kinds
+
+
+def _parse_all(parse: Callable[[str], Any], cells: Sequence[str]) -> list[Any] | None:
+    try:
+        numbers = list(map(parse, cells))
+    except ValueError:
+        return None
+    # Python reads 1_000 as a number; nobody else does.
+    return None if "_" in "".join(cells) else numbers
+
+
+def _convert_numbers(parse: Callable[[str], Any], dtype: Any) -> Callable[[Sequence[str]], Column]:
+    def convert(cells: Sequence[str]) -> Column:
+        if "" not in cells:
+            return Column(np.array(list(map(parse, cells)), dtype))
+        unset = _empty(cells)
+        return Column(np.array([parse(cell) if cell else 0 for cell in cells], dtype), unset)
+
+    return convert
+
+
+def _convert_text(cells: Sequence[str]) -> Column:
+    return Column(cells, _empty(cells) if "" in cells else None)
+
+
+def _convert_empty(cells: Sequence[str]) -> Column:
+    return Column(cells, np.ones(len(cells), bool))
+
+
+def _empty(cells: Sequence[str]) -> NDArray[np.bool_]:
+    return np.fromiter((not cell for cell in cells), bool, len(cells))
+
+
+_CONVERT: Final[dict[str, Callable[[Sequence[str]], Column]]] = {
+    "int64": _convert_numbers(int, np.int64),
+    "float": _convert_numbers(float, np.float64),
+    "bytes": _convert_text,
+    "": _convert_empty,
+}
+
+
+def _runs(items: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cut row numbers into runs of neighbours."""
+    if len(items) > 1 and items[-1] - items[0] == len(items) - 1 and isinstance(items, range):
+        yield items[0], items[-1] + 1
+        return
+    start = 0
+    for stop in range(1, len(items) + 1):
+        if stop == len(items) or items[stop] != items[stop - 1] + 1:
+            yield items[start], items[stop - 1] + 1
+            start = stop

@@ -1,0 +1,219 @@
+"""``image-folder``: one folder a class, image files below it.
+
+Bytes are passed through untouched; format and size come from the file's header, never its name.
+Classes are the folders' names in sorted order, labels count them from 0. A folder with images and no
+class folders gives the same features without the class.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from shardwriter.errors import SourceError
+from shardwriter.images import EXTENSIONS, read_header
+from shardwriter.schema import FeatureType
+
+KIND = "image-folder"
+LABEL = "image/class/label"
+
+_INT = FeatureType("int64", "int64", ())
+_STRING = FeatureType("bytes", "string", ())
+_IMAGE_PLAN = {
+    "image/encoded": FeatureType("bytes", "bytes", (), "image"),
+    "image/filename": _STRING,
+    "image/format": _STRING,
+    "image/height": _INT,
+    "image/width": _INT,
+}
+_CLASS_PLAN = {LABEL: _INT, "image/class/text": _STRING}
+
+
+class ImageItem(NamedTuple):
+    """One image file as it was when the folder was listed."""
+
+    key: str
+    label: int  # -1: no class
+    size_bytes: int
+    mtime_ns: int
+
+
+class ImageFolder:
+    """Images in class folders.
+
+    Args:
+        root: The folder.
+
+    Raises:
+        SourceError: There are no images, or images lie both in class folders and beside them.
+    """
+
+    kind = KIND
+    random_access = True
+    stable = True
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        skipped: Counter[str] = Counter()
+        folders, loose = _list_root(root, skipped)
+        self._items: list[ImageItem] = []
+        self.classes: list[str] = []
+        for folder in folders:
+            found = list(_walk(root, folder, len(self.classes), skipped))
+            if found:
+                self.classes.append(folder)
+                self._items += found
+        if self._items and loose:
+            raise SourceError(
+                f"{len(loose)} image(s) lie beside the class folders, as {loose[0].key!r}",
+                path=root,
+                hint="move them into a class folder, or out of the way",
+            )
+        self._items = self._items or loose
+        if not self._items:
+            raise SourceError(
+                "no image files are in this folder",
+                path=root,
+                hint=f"images are files that end in {', '.join(sorted(EXTENSIONS))}, "
+                "one folder for each class",
+            )
+        self.num_items: int | None = len(self._items)
+        self.plan: Mapping[str, FeatureType] = dict(_IMAGE_PLAN)
+        self.vocabularies: Mapping[str, list[str]] = {}
+        self.label: str | None = None
+        if self.classes:
+            self.plan = {**_IMAGE_PLAN, **_CLASS_PLAN}
+            self.vocabularies = {LABEL: self.classes}
+            self.label = LABEL
+        self.notes: Sequence[str] = ()
+        if skipped:
+            endings = ", ".join(f"{count:,} {ending}" for ending, count in skipped.most_common(5))
+            self.notes = [f"files that are no images were left out: {endings}"]
+
+    def items(self) -> Iterator[ImageItem]:
+        """Yield every image: classes in sorted order, and the files of a class in sorted order."""
+        return iter(self._items)
+
+    def item(self, item_index: int) -> ImageItem:
+        """Return one image."""
+        return self._items[item_index]
+
+    def key(self, item: ImageItem) -> str:
+        """Return the path below the root, with ``/``."""
+        return item.key
+
+    def load(self, item: ImageItem) -> dict[str, Any]:
+        """Read one image.
+
+        Raises:
+            SourceError: It can not be read, is no image, or has changed since it was listed.
+        """
+        path = os.path.join(self._root, item.key)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                stat = os.fstat(file.fileno())
+                data = file.readall()
+        except OSError as error:
+            raise SourceError(f"can not be read: {error.strerror}", path=path) from error
+        if (stat.st_size, stat.st_mtime_ns) != (item.size_bytes, item.mtime_ns):
+            raise SourceError(
+                "the file has changed since the folder was listed",
+                path=path,
+                hint="write the dataset again when nothing writes to the source",
+            )
+        try:
+            header = read_header(data)
+        except ValueError as error:
+            raise SourceError(
+                str(error), path=path, hint="mend it, or move it out of the folder"
+            ) from None
+        features: dict[str, Any] = {
+            "image/encoded": data,
+            "image/filename": item.key,
+            "image/format": header.format,
+            "image/height": header.height,
+            "image/width": header.width,
+        }
+        if item.label >= 0:
+            features[LABEL] = item.label
+            features["image/class/text"] = self.classes[item.label]
+        return features
+
+    def digest(self) -> dict[str, Any]:
+        """Hash the files' relative paths and sizes."""
+        return self._hash(lambda item: f"{item.key}\0{item.size_bytes}\n")
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Hash paths, sizes and modification times."""
+        return self._hash(lambda item: f"{item.key}\0{item.size_bytes}\0{item.mtime_ns}\n")
+
+    def _hash(self, line: Any) -> dict[str, Any]:
+        digest = sha256()
+        for item in self._items:
+            digest.update(line(item).encode("utf-8", "surrogateescape"))
+        return {"files": "sha256:" + digest.hexdigest(), "num_items": self.num_items}
+
+
+def has_images(root: str) -> bool:
+    """Tell whether an image lies in the folder or in a folder of it; looks no further than that."""
+    try:
+        folders, loose = _list_root(root, Counter())
+        return bool(loose) or any(
+            next(_walk(root, folder, 0, Counter()), None) is not None for folder in folders
+        )
+    except SourceError:
+        return False
+
+
+def _list_root(root: str, skipped: Counter[str]) -> tuple[list[str], list[ImageItem]]:
+    folders: list[str] = []
+    loose: list[ImageItem] = []
+    for entry in _scan(root):
+        if entry.is_dir():
+            folders.append(entry.name)
+        elif _is_image(entry.name, skipped):
+            loose.append(_item(entry, entry.name, -1))
+    return folders, loose
+
+
+def _walk(root: str, folder: str, label: int, skipped: Counter[str]) -> Iterator[ImageItem]:
+    """Yield the images at and below a folder, in order of their names at every level."""
+    for entry in _scan(os.path.join(root, folder)):
+        key = f"{folder}/{entry.name}"
+        if entry.is_dir():
+            yield from _walk(root, key, label, skipped)
+        elif _is_image(entry.name, skipped):
+            yield _item(entry, key, label)
+
+
+def _scan(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            visible = [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise SourceError(f"can not be listed: {error.strerror}", path=directory) from error
+    return sorted(visible, key=lambda entry: entry.name)
+
+
+def _is_image(name: str, skipped: Counter[str]) -> bool:
+    ending = os.path.splitext(name)[1].lower()
+    if ending in EXTENSIONS:
+        return True
+    skipped[ending or "without ending"] += 1
+    return False
+
+
+def _item(entry: os.DirEntry[str], key: str, label: int) -> ImageItem:
+    try:
+        key.encode("utf-8")
+        stat = entry.stat()
+    except UnicodeEncodeError:
+        raise SourceError(
+            "the file's name is not UTF-8", path=repr(entry.path), hint="rename the file"
+        ) from None
+    except OSError as error:
+        raise SourceError(f"can not be read: {error.strerror}", path=entry.path) from error
+    return ImageItem(key, label, stat.st_size, stat.st_mtime_ns)

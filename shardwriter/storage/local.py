@@ -1,0 +1,154 @@
+"""The local file system."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from shardwriter.errors import StorageError
+
+_SPARE_DESCRIPTORS: Final = 64  # for sources, journals, the lock, and whatever the program has open
+
+_HINTS: Final[dict[int, str]] = {
+    errno.ENOSPC: "free some space, or write to another disk",
+    errno.EDQUOT: "free some space, or ask for a larger quota",
+    errno.EACCES: "check the folder's permissions",
+    errno.EPERM: "check the folder's permissions",
+    errno.EROFS: "the file system is mounted read-only: write somewhere else",
+    errno.ENAMETOOLONG: "use a shorter name",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+@contextmanager
+def storage_errors(path: str) -> Iterator[None]:
+    """Turn an OSError into a StorageError that says which file and what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        where = error.filename if isinstance(error.filename, str) else path
+        raise StorageError(
+            f"{reason[:1].lower()}{reason[1:]}", path=where, hint=_HINTS.get(error.errno or 0)
+        ) from error
+
+
+class LocalStorage:
+    """Files of the local file system; any number of them can grow at once.
+
+    At most ``max_open`` descriptors are held. Beyond that the file that was written longest ago is
+    closed and opened again when its turn comes, so the number of shards is not bound by the limit of
+    open files.
+
+    Args:
+        max_open: Descriptors to hold; by default what the process may have, less a reserve.
+    """
+
+    def __init__(self, max_open: int | None = None) -> None:
+        if max_open is None:
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            max_open = 4096 if soft == resource.RLIM_INFINITY else soft - _SPARE_DESCRIPTORS
+        self._max_open = max(1, max_open)
+        self._open: OrderedDict[str, int] = OrderedDict()  # path -> descriptor, oldest first
+
+    def create(self, path: str) -> LocalFile:
+        """Create a file, or empty it, and return it for appending."""
+        with storage_errors(path):
+            self._admit(path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
+        return LocalFile(self, path)
+
+    def _descriptor(self, path: str) -> int:
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._admit(path, descriptor)
+        else:
+            self._open.move_to_end(path)
+        return descriptor
+
+    def _admit(self, path: str, descriptor: int) -> None:
+        self._release(path)
+        while len(self._open) >= self._max_open:
+            os.close(self._open.popitem(last=False)[1])
+        self._open[path] = descriptor
+
+    def _release(self, path: str) -> None:
+        descriptor = self._open.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def sync(self, path: str) -> None:
+        """Return once the file's bytes would survive a power cut."""
+        with storage_errors(path):
+            os.fdatasync(self._descriptor(path))
+
+    def sync_directory(self, directory: str) -> None:
+        """Return once the directory's names would survive a power cut."""
+        with storage_errors(directory):
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def publish(self, source: str, target: str) -> None:
+        """Give a file its final name; no error when that was done before."""
+        self._release(source)
+        with storage_errors(target):
+            try:
+                os.replace(source, target)
+            except FileNotFoundError:
+                if not os.path.lexists(target):
+                    raise
+
+    def size(self, path: str) -> int | None:
+        """Return a file's size in bytes; None where there is no file."""
+        with storage_errors(path):
+            try:
+                return os.stat(path).st_size
+            except FileNotFoundError:
+                return None
+
+    def list(self, directory: str) -> list[str]:
+        """Return the file names in a directory, sorted."""
+        with storage_errors(directory):
+            try:
+                with os.scandir(directory) as entries:
+                    return sorted(entry.name for entry in entries if not entry.is_dir())
+            except FileNotFoundError:
+                return []
+
+    def delete(self, path: str) -> None:
+        """Delete a file; a file that is not there is no error."""
+        self._release(path)
+        with storage_errors(path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                return
+
+
+class LocalFile:
+    """A growing file of :class:`LocalStorage`."""
+
+    def __init__(self, storage: LocalStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+
+    def write(self, data: bytes, /) -> None:
+        """Append all of ``data``."""
+        with storage_errors(self._path):
+            descriptor = self._storage._descriptor(self._path)
+            written = os.write(descriptor, data)
+            while written < len(data):  # the disk is nearly full, or a signal came
+                written += os.write(descriptor, memoryview(data)[written:])
+
+    def close(self) -> None:
+        """Give the file back."""
+        with storage_errors(self._path):
+            self._storage._release(self._path)

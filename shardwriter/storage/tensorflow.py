@@ -1,0 +1,93 @@
+"""``tf.io.TFRecordWriter`` behind the face of our own writer (``--backend tensorflow``).
+
+For proof, not for speed: the same records go through TensorFlow's code and must give the same bytes.
+It needs the ``tensorflow`` extra.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from shardwriter.errors import MissingExtra
+from shardwriter.tfrecord import TFRecordWriter
+
+
+class _Nowhere:
+    """Takes bytes and keeps none."""
+
+    def write(self, data: bytes, /) -> None:
+        """Drop ``data``."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class TensorFlowRecordWriter:
+    """Writes records with ``tf.io.TFRecordWriter`` and knows what was written.
+
+    TensorFlow's writer tells no counts or checksums; our own runs beside it, into nothing.
+
+    Args:
+        path: The file, created or emptied.
+
+    Raises:
+        MissingExtra: TensorFlow is not installed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._writer: Any = _tensorflow().io.TFRecordWriter(path)
+        self._account = TFRecordWriter(_Nowhere())
+
+    def write(self, record: bytes) -> None:
+        """Append one record."""
+        self._account.write(record)
+        self._writer.write(record)
+
+    def flush(self) -> None:
+        """Hand the buffered frames on."""
+        self._account.flush()
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self._account.close()
+        self._writer.close()
+
+    def discard(self) -> None:
+        """Close the file. TensorFlow can not close one without writing what is buffered."""
+        self.close()
+
+    @property
+    def num_records(self) -> int:
+        """Records so far."""
+        return self._account.num_records
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all payloads so far."""
+        return self._account.payload_bytes
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of all frames so far."""
+        return self._account.stream_bytes
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of all frames that were flushed."""
+        return self._account.crc32c
+
+
+def _tensorflow() -> Any:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise MissingExtra(
+            f"--backend tensorflow needs TensorFlow: {error}",
+            hint='pip install "shardwriter[tensorflow]"',
+        ) from error
+    # Writing records needs no accelerator, and TensorFlow would take all of its memory.
+    tf.config.set_visible_devices([], "GPU")
+    return tf

@@ -1,0 +1,386 @@
+"""TFRecord framing: the bytes between records.
+
+One frame, little-endian (TensorFlow ``tsl/lib/io/record_writer.h``)::
+
+    offset  size    field
+    0       8       u64 length of the payload
+    8       4       u32 masked CRC-32C of the 8 length bytes
+    12      length  payload
+    +0      4       u32 masked CRC-32C of the payload
+
+A file is frames and nothing else; an empty file holds no records. Files written here are
+byte-identical with those of ``tf.io.TFRecordWriter``.
+
+The reader trusts nothing: the length's CRC comes first, then the length is held against what is
+left of the file and against a limit, and only then is memory taken. (A length of 2^62 with a right
+CRC makes other readers crash.)
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, Literal, NamedTuple, Protocol
+
+from shardwriter.crc32c import MASK_DELTA, crc32c, extend_crc32c, masked_crc32c
+from shardwriter.errors import CorruptFile, RecordTooLarge
+
+HEADER_BYTES: Final = 12
+FOOTER_BYTES: Final = 4
+FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
+MAX_PAYLOAD_BYTES: Final = 2**31 - 1  # protobuf parses no more
+
+Check = Literal["none", "length", "crc"]
+"""How much a reader proves: nothing but plausible lengths, the length CRCs, or all CRCs."""
+
+_HEADER = struct.Struct("<QI")
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+_READ_BYTES = 1 << 20
+_HEADER_CACHE_SIZE = 1 << 14
+
+
+class BinarySink(Protocol):
+    """What a writer needs of a file."""
+
+    def write(self, data: bytes, /) -> object:
+        """Take all of ``data``."""
+
+    def close(self) -> None:
+        """Give the file back."""
+
+
+class ByteStream(Protocol):
+    """What a reader needs of a file: up to ``size`` bytes, none of them at the end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to ``size`` bytes; b"" at the end of the stream."""
+
+
+class Defect(NamedTuple):
+    """One thing wrong with a file.
+
+    Attributes:
+        kind: The broken rule: ``length-crc``, ``payload-crc``, ``no-crc``, ``truncated``,
+            ``impossible-length``, ``torn-tail``, or a kind of :mod:`shardwriter.compression`.
+        record_index: Index in the file of the (first) record concerned.
+        offset: Byte offset of its frame in the uncompressed stream.
+        detail: What was found, in words.
+        num_records: How many records the defect covers.
+    """
+
+    kind: str
+    record_index: int
+    offset: int
+    detail: str
+    num_records: int = 1
+
+
+def frame_header(payload_bytes: int) -> bytes:
+    """Return the 12 header bytes of a frame whose payload has ``payload_bytes`` bytes."""
+    length = _U64.pack(payload_bytes)
+    return length + _U32.pack(masked_crc32c(length))
+
+
+def frame(payload: bytes) -> bytes:
+    """Return the whole frame of one payload."""
+    return frame_header(len(payload)) + payload + _U32.pack(masked_crc32c(payload))
+
+
+class TFRecordWriter:
+    """Writes records to one TFRecord file, like ``tf.io.TFRecordWriter``.
+
+    It has that class's name and methods, so that code written for it works, and it knows what it
+    wrote: ``num_records``, ``payload_bytes``, ``stream_bytes`` and the running ``crc32c`` of all
+    frames. Closing a writer says nothing about the disk: it does not fsync.
+
+    Args:
+        file: A path (the file is created or emptied) or an open binary sink.
+        buffer_bytes: Frames are gathered up to this size and handed on in one piece.
+
+    Example:
+        >>> with TFRecordWriter("train.tfrecord") as writer:  # doctest: +SKIP
+        ...     writer.write(encode_example({"label": 3}))
+    """
+
+    def __init__(
+        self, file: str | os.PathLike[str] | BinarySink, *, buffer_bytes: int = 1 << 18
+    ) -> None:
+        if isinstance(file, (str, os.PathLike)):
+            self._sink: BinarySink = open(file, "wb", buffering=0)  # noqa: SIM115
+        else:
+            self._sink = file
+        self._buffer_bytes = buffer_bytes
+        self._parts: list[bytes] = []
+        self._pending_bytes = 0
+        self._headers: dict[int, bytes] = {}
+        self._crc32c = 0
+        self._written_bytes = 0
+        self._closed = False
+        self.num_records = 0
+        self.payload_bytes = 0
+
+    def write(self, record: bytes) -> None:
+        """Append one record.
+
+        Raises:
+            RecordTooLarge: The record has 2 GiB or more.
+            TypeError: The record is not bytes-like.
+        """
+        if type(record) is not bytes:
+            if isinstance(record, (str, int)):
+                raise TypeError(f"a record is bytes, not {type(record).__name__}")
+            record = bytes(record)
+        size = len(record)
+        header = self._headers.get(size)
+        if header is None:
+            header = self._new_header(size)
+        crc = crc32c(record)
+        # The mask written out: a call costs as much as the CRC of a short record.
+        footer = _U32.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
+        self._parts += (header, record, footer)
+        self.num_records += 1
+        self.payload_bytes += size
+        self._pending_bytes += size + FRAME_BYTES
+        if self._pending_bytes >= self._buffer_bytes:
+            self.flush()
+
+    def _new_header(self, payload_bytes: int) -> bytes:
+        if payload_bytes > MAX_PAYLOAD_BYTES:
+            raise RecordTooLarge(
+                f"a record of {payload_bytes:,} bytes is over protobuf's limit of 2 GiB",
+                hint="store large arrays in several records, or compressed",
+                record_index=self.num_records,
+            )
+        if self._closed:
+            raise ValueError("write to a closed TFRecordWriter")
+        if len(self._headers) >= _HEADER_CACHE_SIZE:
+            self._headers.clear()
+        header = self._headers[payload_bytes] = frame_header(payload_bytes)
+        return header
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of all frames so far, the buffered ones included."""
+        return self._written_bytes + self._pending_bytes
+
+    @property
+    def crc32c(self) -> int:
+        """CRC-32C of all frames that were flushed."""
+        return self._crc32c
+
+    def flush(self) -> None:
+        """Hand the buffered frames on."""
+        if not self._parts:
+            return
+        data = b"".join(self._parts)
+        self._sink.write(data)
+        self._crc32c = extend_crc32c(self._crc32c, data)
+        self._written_bytes += len(data)
+        self._parts.clear()
+        self._pending_bytes = 0
+
+    def close(self) -> None:
+        """Flush and close the file. Closing twice does nothing."""
+        if self._closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Close the file without writing what is buffered."""
+        self._closed = True
+        self._parts.clear()
+        self._headers.clear()  # so that write() meets the check for closed
+        self._sink.close()
+
+    def __enter__(self) -> TFRecordWriter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _raise(path: str | None) -> Callable[[Defect], None]:
+    def on_defect(defect: Defect) -> None:
+        raise CorruptFile(
+            defect.detail,
+            kind=defect.kind,
+            path=path,
+            record_index=defect.record_index,
+            offset=defect.offset,
+            hint="`shard-stats` lists all that is wrong with the file",
+        )
+
+    return on_defect
+
+
+def read_frames(
+    stream: ByteStream,
+    *,
+    check: Check = "crc",
+    on_defect: Callable[[Defect], None] | None = None,
+    path: str | None = None,
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+) -> Iterator[bytes]:
+    """Yield the payloads of an uncompressed stream, proving each before it is handed out.
+
+    After a wrong payload CRC the next frame is still known, so reading goes on; after a wrong
+    length nothing that follows can be trusted, and it ends.
+
+    Args:
+        stream: Uncompressed bytes (see :func:`shardwriter.compression.open_stream`).
+        check: What to prove.
+        on_defect: Told of each defect; records that it concerns are not yielded. Without it the
+            first defect is raised.
+        path: Named in errors.
+        max_payload_bytes: A longer length is a defect, before any memory is taken.
+
+    Raises:
+        CorruptFile: A frame is broken and there is no ``on_defect``.
+    """
+    report = on_defect or _raise(path)
+    known_headers: dict[int, int] = {}  # length -> its masked CRC
+    unchecked: tuple[int, int, int] | None = None  # a run of frames with both CRCs zero
+    buffer = b""
+    start = 0  # of the current frame, in buffer
+    base = 0  # offset of buffer[0] in the stream
+    record_index = 0
+    verify_payload = check == "crc"
+    verify_length = check != "none"
+    broken: CorruptFile | None = None  # the stream itself can not go on
+
+    def read(size: int) -> bytes:
+        nonlocal broken
+        try:
+            return stream.read(size)
+        except CorruptFile as error:
+            if on_defect is None:
+                error.record_index, error.offset = record_index, base + start
+                raise
+            broken = error
+            return b""
+
+    while True:
+        left = len(buffer) - start
+        if left < HEADER_BYTES:
+            base += start
+            more = read(_READ_BYTES)
+            buffer = buffer[start:] + more
+            start = 0
+            if more:
+                continue
+            if left and broken is None:
+                report(_cut_short(record_index, base, f"{left} bytes of a 12-byte header"))
+            break
+        length, length_crc = _HEADER.unpack_from(buffer, start)
+        expected = known_headers.get(length)
+        if expected is None:
+            expected = _HEADER.unpack(frame_header(length))[1]
+            if len(known_headers) < _HEADER_CACHE_SIZE:
+                known_headers[length] = expected
+        no_crc = verify_length and length_crc == 0 and length_crc != expected
+        if verify_length and length_crc != expected and not no_crc:
+            detail = f"length CRC is {length_crc:08x}, should be {expected:08x}"
+            if record_index == 0:
+                detail += " (is this a TFRecord file?)"
+            report(Defect("length-crc", record_index, base + start, detail))
+            break
+        if length > max_payload_bytes:
+            detail = f"length of {length:,} bytes is over the limit of {max_payload_bytes:,}"
+            report(Defect("impossible-length", record_index, base + start, detail))
+            break
+        end = start + HEADER_BYTES + length + FOOTER_BYTES
+        if end > len(buffer):
+            buffer, base, start, end = _read_rest(read, buffer, base, start, end)
+            if end > len(buffer):
+                if broken is not None:
+                    break
+                have = max(0, len(buffer) - start - HEADER_BYTES)
+                detail = f"{min(have, length):,} of {length:,} payload bytes"
+                if have >= length:
+                    detail = f"{have - length} of 4 bytes of the payload's CRC"
+                report(_cut_short(record_index, base + start, detail))
+                break
+        payload = buffer[start + HEADER_BYTES : end - FOOTER_BYTES]
+        frame_start = base + start
+        start = end
+        if verify_payload or no_crc:
+            (stored,) = _U32.unpack_from(buffer, end - FOOTER_BYTES)
+            crc = crc32c(payload)
+            right = stored == ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
+            if no_crc:
+                if stored == 0:
+                    first, offset, zeros = unchecked or (record_index, frame_start, 0)
+                    unchecked = (first, offset, zeros + (length == 0))
+                    record_index += 1
+                    continue
+                detail = f"length CRC is 00000000, should be {expected:08x}"
+                report(Defect("length-crc", record_index, frame_start, detail))
+                break
+            if not right:
+                detail = f"payload of {length:,} bytes does not have its CRC {stored:08x}"
+                report(Defect("payload-crc", record_index, frame_start, detail))
+                record_index += 1
+                continue
+        if unchecked is not None:
+            report(_without_crc(unchecked, record_index))
+            unchecked = None
+        record_index += 1
+        yield payload
+
+    if unchecked is not None:
+        report(_without_crc(unchecked, record_index, at_end=True))
+    if broken is not None:
+        report(Defect(broken.kind, record_index, base + start, broken.message))
+
+
+def _read_rest(
+    read: Callable[[int], bytes], buffer: bytes, base: int, start: int, end: int
+) -> tuple[bytes, int, int, int]:
+    """Read on until the frame [start, end) of ``buffer`` is whole, or the stream ends."""
+    pieces = [buffer[start:]]
+    missing = end - len(buffer)
+    while missing > 0:
+        # Asking for no more than a block at a time: a wrong length takes no memory it does not use.
+        piece = read(min(max(missing, _READ_BYTES), 64 << 20))
+        if not piece:
+            break
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces), base + start, 0, end - start
+
+
+def _cut_short(record_index: int, offset: int, detail: str) -> Defect:
+    return Defect("truncated", record_index, offset, f"file ends after {detail}")
+
+
+def _without_crc(run: tuple[int, int, int], stop: int, *, at_end: bool = False) -> Defect:
+    first, offset, zeros = run
+    count = stop - first
+    if at_end and zeros == count:
+        detail = f"{count * FRAME_BYTES:,} zero bytes at the end: a tail that was never written"
+        return Defect("torn-tail", first, offset, detail, 0)
+    detail = f"{count:,} record(s) whose CRC fields are zero: nothing proves them"
+    return Defect("no-crc", first, offset, detail, count)
+
+
+def read_records(path: str | os.PathLike[str], *, check: Check = "crc") -> Iterator[bytes]:
+    """Yield the records of one TFRecord file, compressed or not (found by content).
+
+    Args:
+        path: The file.
+        check: ``"crc"`` proves every byte; ``"length"`` the framing only; ``"none"`` nothing.
+
+    Raises:
+        CorruptFile: With the file, the record's index and its offset.
+        OSError: The file can not be opened or read.
+    """
+    from shardwriter.compression import open_stream
+
+    with open_stream(path) as stream:
+        yield from read_frames(stream, check=check, path=os.fspath(path))
+
