@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, NoReturn, Protocol
 
@@ -26,6 +27,7 @@ Compression = Literal["none", "gzip", "zlib"]
 SUFFIXES: Final[dict[Compression, str]] = {"none": "", "gzip": ".gz", "zlib": ""}
 """What a shard's file name ends in (Beam's AUTO detection goes by the name of gzip files)."""
 
+_DEFLATE_ERROR: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment] # stubs
 _READ_BYTES: Final = 1 << 18
 _OUTPUT_BYTES: Final = 1 << 20  # inflated at a time: a bomb of zeros takes no more than this
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -42,11 +44,16 @@ def sniff(head: bytes) -> Compression:
         return "none"
     if head[:2] == _GZIP_MAGIC:
         return "gzip"
-    if len(head) >= 2 and head[0] & 0x0F == 8 and head[0] >> 4 <= 7:
-        # CMF names deflate with a window of up to 32 KiB, and with FLG it is a multiple of 31.
-        if (head[0] << 8 | head[1]) % 31 == 0 and not head[1] & 0x20:
-            return "zlib"
-    return "none"
+    return "zlib" if _is_zlib_header(head[:2]) else "none"
+
+
+def _is_zlib_header(head: bytes) -> bool:
+    if len(head) < 2:
+        return False
+    method, flags = head
+    # Deflate with a window of up to 32 KiB, no dictionary, and both bytes a multiple of 31.
+    known = method & 0x0F == 8 and method >> 4 <= 7 and not flags & 0x20
+    return known and (method << 8 | flags) % 31 == 0
 
 
 class _Inflater(Protocol):
@@ -111,7 +118,7 @@ class InflateStream:
             ended = not self._input
             try:
                 data = self._inflater.decompress(self._input, size)
-            except (zlib.error, isal_zlib.error) as error:
+            except _DEFLATE_ERROR as error:
                 self._fail("bad-deflate", f"compressed data is broken: {error}")
             if self._inflater.eof:
                 rest = self._inflater.unused_data
@@ -208,7 +215,7 @@ class OpenStream:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # Unbuffered: the reader asks for large blocks, a second buffer only copies.
-        self._file = Path(path).open("rb", buffering=0)
+        self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed by __exit__
         try:
             head = self._file.read(12)
             self._file.seek(0)
@@ -217,9 +224,8 @@ class OpenStream:
             raise
         self.compression = sniff(head)
         self._inflate: InflateStream | None = None
-        if self.compression == "none":
-            self.read = self._file.read
-        else:
+        self.read: Callable[[int], bytes] = self._file.read
+        if self.compression != "none":
             self._inflate = InflateStream(self._file, self.compression, os.fspath(path))
             self.read = self._inflate.read
 

@@ -41,7 +41,9 @@ def index_head(counts: Sequence[int], kind: int, num_gaps: int) -> bytes:
     return MAGIC + numbers.tobytes()
 
 
-def index_chunks(ends: Iterable[NDArray[np.uint64]], head: bytes, gaps: Sequence[int]) -> Iterator[bytes]:
+def index_chunks(
+    ends: Iterable[NDArray[np.uint64]], head: bytes, gaps: Sequence[int]
+) -> Iterator[bytes]:
     """Yield the bytes of an index file, a shard at a time."""
     yield head
     for shard_ends in ends:

@@ -35,7 +35,9 @@ def position(item_index: int, num_shards: int, gaps: Sequence[int] = ()) -> int:
         gaps: Sorted indices of items without a record.
     """
     earlier = gaps[: bisect_left(gaps, item_index)]
-    return item_index // num_shards - sum(1 for gap in earlier if (item_index - gap) % num_shards == 0)
+    return item_index // num_shards - sum(
+        1 for gap in earlier if (item_index - gap) % num_shards == 0
+    )
 
 
 def source_indices(
@@ -60,6 +62,12 @@ def source_index(record: int, gaps: Sequence[int]) -> int:
     """Return the item index of one record; see :func:`source_indices`."""
     before = [gap - k for k, gap in enumerate(gaps)]
     return record + bisect_right(before, record)
+
+
+def item_index(shard: int, place: int, num_shards: int, gaps: Sequence[int] = ()) -> int:
+    """Return the item whose record stands at a place of a shard: the inverse of `position`."""
+    local = [gap // num_shards for gap in gaps if gap % num_shards == shard]
+    return shard + num_shards * source_index(place, local)
 
 
 def gaps_per_shard(gaps: Iterable[int], num_shards: int) -> list[int]:

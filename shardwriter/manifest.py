@@ -155,8 +155,24 @@ class Manifest:
 
 
 _KNOWN: Final = frozenset(
-    "compression format index job labels metadata name num_items num_records num_shards order "
-    "payload_bytes schema shards skipped source".split()
+    [
+        "compression",
+        "format",
+        "index",
+        "job",
+        "labels",
+        "metadata",
+        "name",
+        "num_items",
+        "num_records",
+        "num_shards",
+        "order",
+        "payload_bytes",
+        "schema",
+        "shards",
+        "skipped",
+        "source",
+    ]
 )
 
 
@@ -200,7 +216,9 @@ def _from_json(data: Mapping[str, Any]) -> Manifest:
         names.append("file_crc32c")
     for name in names:
         if len(columns[name]) != num_shards:
-            raise ValueError(f"shards.{name} has {len(columns[name])} entries for {num_shards} shards")
+            raise ValueError(
+                f"shards.{name} has {len(columns[name])} entries for {num_shards} shards"
+            )
     file_crcs = columns.get("file_crc32c", [None] * num_shards)
     shards = [
         SealedShard(
@@ -222,7 +240,9 @@ def _from_json(data: Mapping[str, Any]) -> Manifest:
         shards,
         gaps,
         data["compression"],
-        IndexEntry(index["file"], _count(index["file_bytes"], "file_bytes"), int(index["crc32c"], 16)),
+        IndexEntry(
+            index["file"], _count(index["file_bytes"], "file_bytes"), int(index["crc32c"], 16)
+        ),
         data["job"],
         data["source"],
         data["order"],

@@ -21,9 +21,7 @@ from shardwriter.errors import OptionError
 
 MAX_SHARDS: Final = 999_999
 
-_NOTATION = re.compile(
-    r"(?P<stem>[^@/]+)@(?P<n>[1-9][0-9]{0,5}|auto)(?P<ext>(?:\.[A-Za-z0-9_]+)*)"
-)
+_NOTATION = re.compile(r"(?P<stem>[^@/]+)@(?P<n>[1-9][0-9]{0,5}|auto)(?P<ext>(?:\.[A-Za-z0-9_]+)*)")
 _SHARD = re.compile(
     r"(?P<stem>.+)-(?P<i>[0-9]{5,})-of-(?P<n>[0-9]{5,})(?P<ext>(?:\.[A-Za-z0-9_]+)*)", re.DOTALL
 )

@@ -4,8 +4,8 @@ It is a function of (n, seed, epoch) alone, so a shuffled write can be repeated,
 over workers without storing an order, and inverted to find where an item went.
 
 Small n are sorted by hashed keys, since a Feistel network is far from uniform there. Larger ones go
-through 8 rounds on a grid of a x b >= n cells, a = ceil(sqrt n); a cell beyond n is sent round again
-("cycle walking"). All arithmetic is mod 2^64.
+through 8 rounds on a grid of a x b >= n cells, a = ceil(sqrt n); a cell beyond n is sent round
+again ("cycle walking"). All arithmetic is mod 2^64.
 """
 
 from __future__ import annotations
@@ -75,31 +75,38 @@ class Permutation:
             outside = outside[moved >= self.size]
         return cells.astype(np.int64).reshape(np.shape(values))
 
+    def _split(self, cells: _U64) -> tuple[_U64, _U64]:
+        left: _U64 = cells // self._columns
+        return left, cells - left * self._columns
+
     def _round_trip(self, cells: _U64) -> _U64:
-        left, right = np.divmod(cells, self._columns)
+        left, right = self._split(cells)
         for number, key in enumerate(self._keys):
             if number % 2 == 0:
                 left = (left + _noise(right, key, self._rows)) % self._rows
             else:
                 right = (right + _noise(left, key, self._columns)) % self._columns
-        return left * self._columns + right
+        joined: _U64 = left * self._columns + right
+        return joined
 
     def _round_trip_back(self, cells: _U64) -> _U64:
-        left, right = np.divmod(cells, self._columns)
+        left, right = self._split(cells)
         for number in range(7, -1, -1):
             key = self._keys[number]
             if number % 2 == 0:
                 left = (left + self._rows - _noise(right, key, self._rows)) % self._rows
             else:
                 right = (right + self._columns - _noise(left, key, self._columns)) % self._columns
-        return left * self._columns + right
+        joined: _U64 = left * self._columns + right
+        return joined
 
 
 def _noise(values: _U64, key: np.uint64, modulus: np.uint64) -> _U64:
-    z = (values ^ key) * _GOLDEN
+    z: _U64 = (values ^ key) * _GOLDEN
     z ^= z >> _SHIFT
     z *= _MIX
-    return ((z >> _SHIFT) * modulus) >> _SHIFT
+    scaled: _U64 = (z >> _SHIFT) * modulus
+    return scaled >> _SHIFT
 
 
 def _mix64(z: _U64) -> _U64:

@@ -11,9 +11,9 @@
       commit.json            the finished manifest: its presence is the commit point
 
 The journal may be ahead of the shards and never behind: a fact about item i is written before any
-later frame of that writer. Before commit.json exists nothing outside this folder was touched. After
-it exists the publication can only be finished: whoever finds it goes through the same list of steps,
-each of which can be repeated, and the manifest comes last. So a final name is never partial.
+later frame of that writer. Before commit.json exists nothing outside this folder was touched.
+After it exists the publication can only be finished: whoever finds it goes through the same list of
+steps, each of which can be repeated, and the manifest comes last. So a final name is never partial.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ from shardwriter.crc32c import crc32c, extend_crc32c
 from shardwriter.errors import OutputBusy, OutputExists
 from shardwriter.index import KINDS, dali_index, index_chunks, index_head
 from shardwriter.manifest import IndexEntry, Manifest, SealedShard, parse_manifest
-from shardwriter.naming import DALI_INDEX_SUFFIX, ShardPattern, generations, manifest_file, partial_dir
+from shardwriter.naming import (
+    DALI_INDEX_SUFFIX,
+    ShardPattern,
+    generations,
+    manifest_file,
+    partial_dir,
+)
 from shardwriter.storage import Storage
 from shardwriter.storage.local import storage_errors
 
@@ -146,7 +152,10 @@ class RunDirectory:
                 except FileNotFoundError:
                     current = None
                 mine = os.fstat(lock)
-                if current is None or (current.st_ino, current.st_dev) != (mine.st_ino, mine.st_dev):
+                if current is None or (current.st_ino, current.st_dev) != (
+                    mine.st_ino,
+                    mine.st_dev,
+                ):
                     os.close(lock)
                     continue
                 os.ftruncate(lock, 0)
@@ -210,6 +219,16 @@ class RunDirectory:
     def index_path(self, shard: int) -> str:
         """Path of a growing shard's u64 ends."""
         return self._file(f"index-{shard:05d}")
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether this run has brought anything to the disk that is worth keeping."""
+        return any(
+            "checkpoint" in fact
+            for file_name in self.storage.list(self.path)
+            if file_name.startswith("journal-")
+            for fact in read_journal(self._file(file_name))
+        )
 
     def journal(self, attempt: int, worker: int) -> Journal:
         """Open a journal; each attempt and worker has its own."""

@@ -179,7 +179,7 @@ class Schema:
             if value is UNSET:
                 summary.unset += 1
                 continue
-            # Most records repeat the types of the one before: a type already joined costs a look-up.
+            # Most records repeat the types of the one before: those cost a look-up.
             signature = _signature(value)
             seen = self._seen[name]
             if signature is not None and signature in seen:

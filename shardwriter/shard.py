@@ -1,4 +1,4 @@
-"""One shard file's life: create -> append -> seal, or abandon.
+"""One shard file's life: create -> write -> seal, or abandon.
 
 While it grows it lies in the run directory with a second file beside it that holds the u64 offset
 behind every frame. Counts, sizes, checksum and index are known when the last record is written;
@@ -20,17 +20,32 @@ class RecordWriter(Protocol):
     """What a shard needs of the writer that frames its records."""
 
     @property
-    def num_records(self) -> int: ...
+    def num_records(self) -> int:
+        """Records so far."""
+
     @property
-    def payload_bytes(self) -> int: ...
+    def payload_bytes(self) -> int:
+        """Bytes of all payloads so far."""
+
     @property
-    def stream_bytes(self) -> int: ...
+    def stream_bytes(self) -> int:
+        """Bytes of all frames so far."""
+
     @property
-    def crc32c(self) -> int: ...
-    def write(self, record: bytes) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
-    def discard(self) -> None: ...
+    def crc32c(self) -> int:
+        """CRC-32C of all frames that were flushed."""
+
+    def write(self, record: bytes) -> None:
+        """Append one record."""
+
+    def flush(self) -> None:
+        """Hand the buffered frames on."""
+
+    def close(self) -> None:
+        """Flush and close the file."""
+
+    def discard(self) -> None:
+        """Close the file; buffered frames may be lost."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,7 @@ class ShardFile:
         self._ends = array("Q")
         self._open = True
 
-    def append(self, record: bytes) -> None:
+    def write(self, record: bytes) -> None:
         """Append one record."""
         self._writer.write(record)
         self._ends.append(self._writer.stream_bytes)
@@ -69,14 +84,18 @@ class ShardFile:
             self._flush_index()
 
     @property
-    def stream_bytes(self) -> int:
-        """Bytes of all frames so far."""
-        return self._writer.stream_bytes
+    def num_records(self) -> int:
+        """Records so far."""
+        return self._writer.num_records
+
+    def flush(self) -> None:
+        """Hand what is buffered to the operating system."""
+        self._writer.flush()
+        self._flush_index()
 
     def checkpoint(self) -> Checkpoint:
         """Bring everything so far to the disk, and say how much that is."""
-        self._writer.flush()
-        self._flush_index()
+        self.flush()
         self._storage.sync(self._path)
         self._storage.sync(self._index_path)
         writer = self._writer

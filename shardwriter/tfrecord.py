@@ -383,4 +383,3 @@ def read_records(path: str | os.PathLike[str], *, check: Check = "crc") -> Itera
 
     with open_stream(path) as stream:
         yield from read_frames(stream, check=check, path=os.fspath(path))
-

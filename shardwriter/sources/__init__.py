@@ -1,8 +1,8 @@
 """Where items come from: the one seam between people's data and shardwriter.
 
-A source lists *items*, cheap descriptors in a fixed order (a path with its label, a row number), and
-turns one into features when asked. Listing is done once, in one place; loading is the heavy part and
-is pure, so that it can be done anywhere.
+A source lists *items*, cheap descriptors in a fixed order (a path with its label, a row number),
+and turns one into features when asked. Listing is done once, in one place; loading is the heavy
+part and is pure, so that it can be done anywhere.
 """
 
 from __future__ import annotations

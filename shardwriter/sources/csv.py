@@ -22,7 +22,6 @@ import tempfile
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import IO, Any, Final
 
 import numpy as np
@@ -42,6 +41,7 @@ _BLOCK_BYTES: Final = 4 << 20
 _MAX_CELL_BYTES: Final = 1 << 30
 _INT64_MAX: Final = 2**63 - 1
 _INT64_MIN: Final = -(2**63)
+_FLOAT32_MAX: Final = 2.0**128 - 2.0**103  # a number from here on rounds to infinity
 _BOM: Final = b"\xef\xbb\xbf"
 
 _TYPES: Final = {
@@ -311,7 +311,7 @@ def _seekable(path: str) -> IO[bytes]:
     if path != "-" and os.path.isfile(path):
         with open_stream(path) as stream:
             if stream.compression == "none":
-                return open(path, "rb")  # noqa: SIM115 - lives as long as the table
+                return open(path, "rb")
             spool = tempfile.TemporaryFile()  # noqa: SIM115
             while data := stream.read(1 << 20):
                 spool.write(data)
@@ -342,7 +342,7 @@ class _Typing:
         self._header = header
         self._fixed = fixed
         self._kinds: list[str] = [""] * len(header)  # "" while every cell was empty
-        self._too_big: dict[int, SourceError] = {}
+        self._too_big: dict[tuple[int, str], SourceError] = {}  # (column, kind) -> the first
 
     def observe(self, rows: list[list[str]], lines: list[int], path: str) -> None:
         for number, cells in enumerate(zip(*rows, strict=True)):
@@ -360,26 +360,29 @@ class _Typing:
             numbers = _parse_all(int, values)
             if numbers is not None:
                 if max(numbers) > _INT64_MAX or min(numbers) < _INT64_MIN:
-                    self._note_too_big(number, cells, lines, path)
+                    self._note(number, "int64", cells, lines, path)
                 return "int64"
-        return "float" if _parse_all(float, values) is not None else "bytes"
+        numbers = _parse_all(float, values)
+        if numbers is None:
+            return "bytes"
+        if max(numbers) >= _FLOAT32_MAX or min(numbers) <= -_FLOAT32_MAX:
+            self._note(number, "float", cells, lines, path)
+        return "float"
 
-    def _note_too_big(
-        self, number: int, cells: tuple[str, ...], lines: list[int], path: str
+    def _note(
+        self, number: int, kind: str, cells: tuple[str, ...], lines: list[int], path: str
     ) -> None:
-        if number in self._too_big:
-            return
-        row = next(
-            r for r, c in enumerate(cells) if c and not _INT64_MIN <= int(c) <= _INT64_MAX
-        )
+        """Remember the first cell that its kind can not hold; an error if the column stays so."""
         name = self._header[number]
-        self._too_big[number] = SourceError(
-            f"{cells[row]} is beyond int64",
-            path=path,
-            line=lines[row],
-            feature=name,
-            hint=f"--schema {name}=string keeps the digits, {name}=float rounds them",
-        )
+        for cell, line in zip(cells, lines, strict=True):
+            if cell and (number, kind) not in self._too_big and _is_too_big(cell, kind):
+                self._too_big[number, kind] = SourceError(
+                    f"{cell[:40]} is beyond {'int64' if kind == 'int64' else 'float32'}",
+                    path=path,
+                    line=line,
+                    feature=name,
+                    hint=f"--schema {name}=string keeps the digits",
+                )
 
     def finish(self) -> list[str]:
         """Return the kind of every column.
@@ -391,8 +394,7 @@ class _Typing:
         for number, name in enumerate(self._header):
             found = self._kinds[number]
             if name not in self._fixed:
-                if found == "int64" and number in self._too_big:
-                    raise self._too_big[number]
+                self._refuse_too_big(number, found)
                 continue
             wanted = self._fixed[name].kind or ""
             fits = {"int64": ("", "int64"), "float": ("", "int64", "float")}
@@ -401,10 +403,20 @@ class _Typing:
                     f"the schema says {wanted}, and the cells of this column are {found}",
                     feature=name,
                 )
-            if wanted == "int64" and number in self._too_big:
-                raise self._too_big[number]
+            self._refuse_too_big(number, wanted)
             self._kinds[number] = wanted
         return self._kinds
+
+    def _refuse_too_big(self, number: int, kind: str) -> None:
+        if (number, kind) in self._too_big:
+            raise self._too_big[number, kind]
+
+
+def _is_too_big(cell: str, kind: str) -> bool:
+    if kind == "int64":
+        return not _INT64_MIN <= int(cell) <= _INT64_MAX
+    # "inf" is a number as it stands; 1e400 is one that became infinite.
+    return abs(float(cell)) >= _FLOAT32_MAX and any(c.isdigit() for c in cell)
 
 
 def _parse_all(parse: Callable[[str], Any], cells: Sequence[str]) -> list[Any] | None:
@@ -448,8 +460,8 @@ _CONVERT: Final[dict[str, Callable[[Sequence[str]], Column]]] = {
 
 def _runs(items: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Cut row numbers into runs of neighbours."""
-    if len(items) > 1 and items[-1] - items[0] == len(items) - 1 and isinstance(items, range):
-        yield items[0], items[-1] + 1
+    if tuple(items) == tuple(range(items[0], items[0] + len(items))):
+        yield items[0], items[0] + len(items)
         return
     start = 0
     for stop in range(1, len(items) + 1):

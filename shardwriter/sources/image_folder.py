@@ -1,8 +1,8 @@
 """``image-folder``: one folder a class, image files below it.
 
 Bytes are passed through untouched; format and size come from the file's header, never its name.
-Classes are the folders' names in sorted order, labels count them from 0. A folder with images and no
-class folders gives the same features without the class.
+Classes are the folders' names in sorted order, labels count them from 0. A folder with images and
+no class folders gives the same features without the class.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """``python``: what Python can iterate over, or index.
 
 A sequence (``__len__`` and ``__getitem__``: a list, a PyTorch dataset) gives any item cheaply. Any
-other iterable is read in order; a function without arguments is called for a fresh iterable each time
-one is needed. An iterator can be read once: a second reading is an error and never an empty dataset.
+other iterable is read in order; a function without arguments is called for a fresh iterable each
+time one is needed. An iterator can be read once: a second reading is an error and never an empty
+dataset.
 
 An item is a mapping from feature names to values; or ``bytes``, which are a finished record; or
 anything at all, when a map turns it into one of these.

@@ -42,8 +42,8 @@ class LocalStorage:
     """Files of the local file system; any number of them can grow at once.
 
     At most ``max_open`` descriptors are held. Beyond that the file that was written longest ago is
-    closed and opened again when its turn comes, so the number of shards is not bound by the limit of
-    open files.
+    closed and opened again when its turn comes, so the limit of open files does not bound the
+    number of shards.
 
     Args:
         max_open: Descriptors to hold; by default what the process may have, less a reserve.
@@ -59,7 +59,9 @@ class LocalStorage:
     def create(self, path: str) -> LocalFile:
         """Create a file, or empty it, and return it for appending."""
         with storage_errors(path):
-            self._admit(path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666))
+            self._admit(
+                path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            )
         return LocalFile(self, path)
 
     def _descriptor(self, path: str) -> int:

@@ -1,7 +1,7 @@
 """``tf.io.TFRecordWriter`` behind the face of our own writer (``--backend tensorflow``).
 
-For proof, not for speed: the same records go through TensorFlow's code and must give the same bytes.
-It needs the ``tensorflow`` extra.
+For proof, not for speed: the same records go through TensorFlow's code and must give the same
+bytes. It needs the ``tensorflow`` extra.
 """
 
 from __future__ import annotations

@@ -1,0 +1,5 @@
+"""``python -m shardwriter``."""
+
+from shardwriter.cli import main
+
+main()

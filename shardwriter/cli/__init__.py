@@ -1,0 +1,51 @@
+"""The two commands, ``shardwriter`` and ``shard-stats``: one file a command, typer only here."""
+
+from __future__ import annotations
+
+import typer
+
+from shardwriter.cli.index import index
+from shardwriter.cli.show import show
+from shardwriter.cli.stats import stats
+from shardwriter.cli.verify import verify
+from shardwriter.cli.write import write
+
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    name="shardwriter",
+    help="Write data as N TFRecord shards, and prove what is on disk.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings=_SETTINGS,
+)
+for command in (write, stats, show, verify, index):
+    app.command(context_settings=_SETTINGS)(command)
+
+_stats_app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
+)
+_stats_app.command(name="shard-stats", context_settings=_SETTINGS)(stats)
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", help="Print the version and stop."),
+) -> None:
+    if version:
+        from shardwriter import __version__
+
+        typer.echo(f"shardwriter {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run ``shardwriter``."""
+    app()
+
+
+def shard_stats() -> None:
+    """Run ``shard-stats``."""
+    _stats_app()

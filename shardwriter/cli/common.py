@@ -1,0 +1,95 @@
+"""What all commands share: errors on stderr with an exit code, and progress on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from shardwriter.errors import ShardwriterError
+
+INTERRUPTED = 130
+
+
+@contextmanager
+def reported(*, verbose: bool = False) -> Iterator[None]:
+    """Turn an error into what, where and what to do on stderr, and its exit code.
+
+    An exception that is not ours is a bug of ours or of the user's own code: it passes, with its
+    traceback.
+    """
+    try:
+        yield
+    except ShardwriterError as error:
+        if verbose:
+            traceback.print_exception(error)
+        _say(error)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted: nothing was published", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _say(error: ShardwriterError) -> None:
+    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    typer.echo(str(error), err=True)
+    if error.hint:
+        typer.secho("  do:  ", fg="green", nl=False, err=True)
+        typer.echo(error.hint, err=True)
+
+
+def hint(line: str) -> None:
+    """Say something worth knowing on stderr."""
+    typer.secho("note: ", fg="yellow", nl=False, err=True)
+    typer.echo(line, err=True)
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int, int], Any] | None]:
+    """Show a bar with rate and time left on stderr, where that is a terminal.
+
+    Yields:
+        A function to tell of (items done, payload bytes); None off a terminal.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from shardwriter.render import bytes_text, rate_text
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, rate="")
+
+        def update(done: int, num_bytes: int) -> None:
+            bar.update(task, completed=done)
+            elapsed = bar.tasks[0].elapsed or 0
+            text = f"{rate_text(done, elapsed)}, {bytes_text(num_bytes)}" if elapsed else ""
+            bar.update(task, rate=text)
+
+        yield update
+
+
+def print_json(value: Any) -> None:
+    """Print a result for machines."""
+    import json
+
+    typer.echo(json.dumps(value, indent=2, sort_keys=True))

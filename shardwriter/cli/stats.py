@@ -1,0 +1,61 @@
+"""``shard-stats``, which is ``shardwriter stats``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from shardwriter.cli.common import print_json, progress_bar, reported
+
+
+class _Check(str, Enum):
+    none = "none"
+    length = "length"
+    crc = "crc"
+
+
+def stats(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            help="Folders, files, dataset names, train@16, or globs.", metavar="PATH..."
+        ),
+    ],
+    check: Annotated[
+        _Check, typer.Option(help="What to prove: every byte, the framing, or nothing.")
+    ] = _Check.crc,
+    all_shards: Annotated[
+        bool, typer.Option("--all-shards", help="Show every shard, however many there are.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show tracebacks with errors.")
+    ] = False,
+) -> None:
+    """Say how many records there are, how they are balanced, and what is damaged.
+
+    Reads any TFRecord files, whoever wrote them, compressed or not. Ends with 0 when all is good
+    and with 1 when a defect was found.
+
+    Example: [bold]shard-stats out/train@16[/bold]
+    """
+    with reported(verbose=verbose):
+        from shardwriter.stats import stats as make_report
+
+        with progress_bar("reading", None) as progress:
+            report = make_report(paths, check=check.value, progress=_files(progress))
+        if json:
+            print_json(report.to_json())
+        else:
+            from shardwriter.render import print_report
+
+            print_report(report, all_shards=all_shards)
+        if report.num_defects:
+            raise typer.Exit(1)
+
+
+def _files(progress: Callable[[int, int], Any] | None) -> Callable[[int, int], Any] | None:
+    return None if progress is None else lambda done, _total: progress(done, 0)

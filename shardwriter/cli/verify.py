@@ -1,0 +1,38 @@
+"""``shardwriter verify``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shardwriter.cli.common import print_json, progress_bar, reported
+
+
+def verify(
+    out: Annotated[str, typer.Argument(help="A dataset with a manifest: out/train, its folder.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show tracebacks with errors.")
+    ] = False,
+) -> None:
+    """Prove a finished dataset: every shard, every count and the index against the manifest.
+
+    Ends with 0 when all is proven and with 1 when anything is not.
+
+    Example: [bold]shardwriter verify out/train[/bold]
+    """
+    with reported(verbose=verbose):
+        from shardwriter.verify import verify as prove
+
+        with progress_bar("proving", None) as progress:
+            update = None if progress is None else lambda done, _total: progress(done, 0)
+            report = prove(out, progress=update)
+        if json:
+            print_json(report.to_json())
+        else:
+            from shardwriter.render import print_verdict
+
+            print_verdict(report)
+        if report.num_defects:
+            raise typer.Exit(1)

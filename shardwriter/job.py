@@ -1,0 +1,225 @@
+"""A job: one source, the options that decide bytes, and N. What every engine is given.
+
+Order of operations: source order -> limit -> shuffle -> number. Everything up to here sees
+descriptors only; loading, mapping and encoding come after, wherever the engine does them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from shardwriter import canonical
+from shardwriter.encode import ItemEncoder
+from shardwriter.errors import CallableError, OptionError, ShardwriterError
+from shardwriter.naming import Output, ShardPattern
+from shardwriter.options import DatasetOptions
+from shardwriter.permutation import ALGORITHM, Permutation
+from shardwriter.sources import Item, Source
+
+_ORDER_BLOCK: Final = 1 << 16
+_SAMPLE_ITEMS: Final = 64
+_MAX_AUTO_SHARD_BYTES: Final = 200_000_000
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be written.
+
+    Attributes:
+        source: The items.
+        options: What decides the bytes.
+        pattern: The files' names, and with them N.
+    """
+
+    source: Source
+    options: DatasetOptions
+    pattern: ShardPattern
+
+    @property
+    def num_shards(self) -> int:
+        """N."""
+        return self.pattern.num_shards
+
+    @property
+    def num_items(self) -> int | None:
+        """T; None where only the end of the source tells."""
+        return count_items(self.source, self.options)
+
+    def encoder(self) -> ItemEncoder:
+        """Return a fresh encoder for the job's items."""
+        return ItemEncoder(self.source, self.options, self.num_shards)
+
+    def items(self) -> Iterator[tuple[int, Item]]:
+        """Yield (index, descriptor) of every item, in order of index."""
+        return enumerate(_ordered(self.source, self.options))
+
+    def order_json(self) -> dict[str, Any]:
+        """Return the manifest's ``order``."""
+        seed = self.options.shuffle_seed
+        shuffle = None if seed is None else {"algorithm": ALGORITHM, "seed": seed}
+        return {"shuffle": shuffle, "split": None}
+
+    def source_json(self) -> dict[str, Any]:
+        """Return the manifest's ``source``."""
+        return {"digest": canonical.digest(self.source.digest()), "kind": self.source.kind}
+
+    def bytes_options(self) -> dict[str, Any]:
+        """Return the options that decide bytes, as JSON."""
+        options = self.options
+        return {
+            "compression": {"type": "none"},
+            "files": self.pattern.template,
+            "limit": options.limit,
+            "map": None if options.map is None else describe_callable(options.map),
+            "num_shards": self.num_shards,
+            "order": self.order_json(),
+            "schema": {name: t.kind for name, t in options.schema.items()},
+        }
+
+    def digest(self) -> str:
+        """Return the hash of everything that decides the bytes."""
+        return canonical.digest({"options": self.bytes_options(), "source": self.source_json()})
+
+
+def count_items(source: Source, options: DatasetOptions) -> int | None:
+    """Return T, or None where only the end of the source tells."""
+    if source.num_items is None or options.limit is None:
+        return source.num_items
+    return min(source.num_items, options.limit)
+
+
+def _ordered(source: Source, options: DatasetOptions) -> Iterator[Item]:
+    if options.shuffle_seed is None:
+        yield from islice(_guarded(source), options.limit)
+        return
+    num_items = count_items(source, options)
+    if num_items is None or not source.random_access:
+        raise OptionError(
+            "this source gives its items one after the other, and can not be shuffled",
+            hint="shuffle needs a source that knows its length and gives any item: a folder, a "
+            "table, or an object with __len__ and __getitem__",
+        )
+    permutation = Permutation(num_items, options.shuffle_seed)
+    for start in range(0, num_items, _ORDER_BLOCK):
+        block = np.arange(start, min(start + _ORDER_BLOCK, num_items))
+        yield from map(source.item, permutation(block).tolist())
+
+
+def _guarded(source: Source) -> Iterator[Item]:
+    """Yield a source's items; an error in the user's own iterator says how far it came."""
+    count = 0
+    iterator = source.items()
+    while True:
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        except ShardwriterError as error:
+            raise error.locate(index=count) from error.__cause__
+        except Exception as error:
+            raise CallableError(
+                f"the source raised {type(error).__name__}: {error}",
+                index=count,
+                hint="the traceback is shown with -v",
+            ) from error
+        yield item
+        count += 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a few items, spread over the source, look like as records."""
+
+    num_records: int
+    mean_frame_bytes: float
+    features: dict[str, Any]
+
+
+def sample(source: Source, options: DatasetOptions) -> Sample:
+    """Encode up to 64 items at floor(k * T / 64); of a stream the first 64.
+
+    Raises:
+        DataError: As a write of these items would.
+    """
+    num_items = count_items(source, options)
+    if num_items is not None and source.random_access:
+        places = sorted({k * num_items // _SAMPLE_ITEMS for k in range(min(64, num_items))})
+        items: Iterator[tuple[int, Item]] = ((place, source.item(place)) for place in places)
+    else:
+        items = enumerate(islice(_guarded(source), min(_SAMPLE_ITEMS, options.limit or 64)))
+    encoder = ItemEncoder(source, options, 1)
+    sizes = [len(record) + 16 for _, record in encoder.records(items) if record is not None]
+    mean = sum(sizes) / len(sizes) if sizes else 0.0
+    return Sample(len(sizes), mean, encoder.encoder.schema.to_json()["features"])
+
+
+def choose_num_shards(
+    source: Source,
+    options: DatasetOptions,
+    output: Output,
+    *,
+    world: int = 1,
+    loader_workers: int = 1,
+) -> int:
+    """Return N: what OUT says, or for ``@auto`` a good number for this data.
+
+    Shards of at most 200 MB, and a multiple of ``world * loader_workers`` so that every reader has
+    the same number of them, where there are enough items.
+
+    Raises:
+        OptionError: ``@auto`` for a source that does not know its length.
+    """
+    if output.num_shards is not None:
+        return output.num_shards
+    num_items = count_items(source, options)
+    if num_items is None:
+        raise OptionError(
+            "the number of items is not known before the end, so N can not be chosen",
+            hint=f"say it: {output.name}@16, or --shards 16",
+        )
+    total_bytes = sample(source, options).mean_frame_bytes * num_items
+    needed = max(1, -(-int(total_bytes) // _MAX_AUTO_SHARD_BYTES))
+    readers = max(1, world * loader_workers)
+    return max(1, min(-(-needed // readers) * readers, max(1, num_items)))
+
+
+def describe_callable(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what identifies a function on any machine: its names and a hash of its module's file.
+
+    A function without a file (typed into a shell) is known by its own text, or else by its names.
+    """
+    target = function if hasattr(function, "__qualname__") else type(function)
+    source: bytes | None = None
+    try:
+        source = Path(inspect.getsourcefile(target) or "").read_bytes()
+    except (TypeError, OSError):
+        try:
+            source = inspect.getsource(target).encode()
+        except (TypeError, OSError):
+            source = None
+    return {
+        "module": target.__module__,
+        "qualname": target.__qualname__,
+        "sha256": None if source is None else sha256(source).hexdigest(),
+    }
+
+
+def check_output_fits(output: Output) -> None:
+    """Refuse what the notation asks for and is not there.
+
+    Raises:
+        OptionError: OUT asks for compressed shards.
+    """
+    if output.compression not in (None, "none"):
+        raise OptionError(
+            f"OUT asks for {output.compression} shards, and only plain ones are written",
+            hint="leave .gz off the name",
+        )

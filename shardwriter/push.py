@@ -1,0 +1,187 @@
+"""Pushing records yourself: one writer that deals, or the N writers of the well-known recipe.
+
+Both write into a run directory and publish when the block ends well. An exception aborts: nothing
+is published, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from contextlib2 import ExitStack
+
+from shardwriter import canonical
+from shardwriter.encode import RecordEncoder
+from shardwriter.engines.serial import CHECKPOINT_BYTES, checkpoint, open_shards, seal_all
+from shardwriter.errors import OptionError, ShardwriterError
+from shardwriter.job import check_output_fits
+from shardwriter.manifest import Manifest
+from shardwriter.naming import Output, parse_output
+from shardwriter.rundir import RunDirectory
+from shardwriter.schema import FeatureType
+from shardwriter.shard import ShardFile
+from shardwriter.storage import LocalStorage
+from shardwriter.write import finish, machine_facts
+
+_SOURCE = {"digest": canonical.digest({}), "kind": "push"}
+_ORDER = {"shuffle": None, "split": None}
+
+
+class DatasetWriter:
+    """Takes records one after the other and deals them to N shards. Made by :func:`open_writer`.
+
+    Attributes:
+        num_items: Records so far.
+        manifest: The published manifest; None before the block has ended.
+    """
+
+    def __init__(
+        self, run: RunDirectory, shards: list[ShardFile], encoder: RecordEncoder, stack: ExitStack
+    ) -> None:
+        self._shards = shards
+        self._encoder = encoder
+        self._journal = run.journal(attempt=0, worker=0)
+        stack.callback(self._journal.close)
+        self._since_checkpoint = 0
+        self.num_items = 0
+        self.manifest: Manifest | None = None
+
+    def write(self, features: Mapping[str, Any] | bytes) -> None:
+        """Write the next record.
+
+        Args:
+            features: Feature values by name; or the bytes of a finished record.
+
+        Raises:
+            DataError: The features can not be encoded; the record was not written.
+        """
+        try:
+            record = self._encoder.encode(self.num_items, features)
+        except ShardwriterError as error:
+            raise error.locate(index=self.num_items) from error.__cause__
+        self._shards[self.num_items % len(self._shards)].write(record)
+        self.num_items += 1
+        self._since_checkpoint += len(record)
+        if self._since_checkpoint >= CHECKPOINT_BYTES:
+            checkpoint(self._shards, self._journal, self._encoder)
+            self._since_checkpoint = 0
+
+
+@contextmanager
+def open_writer(
+    out: str | os.PathLike[str],
+    *,
+    num_shards: int | None = None,
+    label: str | None = None,
+    schema: Mapping[str, FeatureType] | None = None,
+    overwrite: bool = False,
+) -> Iterator[DatasetWriter]:
+    """Open a dataset for writing: record i goes to shard i mod N.
+
+    Args:
+        out: ``dir/name@16``.
+        num_shards: N, where ``out`` does not say it.
+        label: Feature whose values are counted in the manifest.
+        schema: Types fixed before the first record.
+        overwrite: Replace a dataset of this name once the new one is whole.
+
+    Raises:
+        UsageError: ``out`` has no N, or exists.
+
+    Example:
+        >>> with open_writer("out/train@16") as writer:  # doctest: +SKIP
+        ...     writer.write({"image": array, "label": 3})
+    """
+    output = _fixed_output(out, num_shards)
+    assert output.num_shards is not None
+    with ExitStack() as stack:
+        run = _begin(stack, output, overwrite=overwrite)
+        shards = open_shards(stack, run, output.num_shards)
+        writer = DatasetWriter(run, shards, RecordEncoder(len(shards), schema, None, label), stack)
+        yield writer
+        outcome = seal_all(shards, writer._journal, writer._encoder, writer.num_items, [])
+        writer.manifest = finish(
+            run, outcome, output, job=_job(output), source=_SOURCE, order=_ORDER
+        )
+
+
+def open_sharded_writers(
+    exit_stack: Any, out: str | os.PathLike[str], *, overwrite: bool = False
+) -> list[ShardFile]:
+    """Open N record writers that are published together when the stack unwinds.
+
+    The recipe that people know, made safe::
+
+        with contextlib2.ExitStack() as stack:
+            writers = open_sharded_writers(stack, "out/train@16")
+            for i, example in enumerate(examples):
+                writers[i % len(writers)].write(example.SerializeToString())
+
+    Args:
+        exit_stack: A ``contextlib`` or ``contextlib2`` ExitStack.
+        out: ``dir/name@16``.
+        overwrite: Replace a dataset of this name once the new one is whole.
+
+    Returns:
+        N writers with ``write(bytes)`` and ``flush()``.
+
+    Raises:
+        UsageError: ``out`` has no N, or exists.
+        LawViolation: When the stack unwinds, and record i did not go to shard i mod N.
+    """
+    output = _fixed_output(out, None)
+    assert output.num_shards is not None
+    run = _begin(exit_stack, output, overwrite=overwrite)
+    shards = open_shards(exit_stack, run, output.num_shards)
+    journal = run.journal(attempt=0, worker=0)
+    exit_stack.callback(journal.close)
+
+    def publish(
+        kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            num_items = sum(shard.num_records for shard in shards)
+            encoder = RecordEncoder(len(shards))
+            outcome = seal_all(shards, journal, encoder, num_items, [])
+            finish(run, outcome, output, job=_job(output), source=_SOURCE, order=_ORDER)
+
+    # Pushed last, so it runs first, while the shards are still open.
+    exit_stack.push(publish)
+    return shards
+
+
+def _begin(stack: Any, output: Output, *, overwrite: bool) -> RunDirectory:
+    """Claim and begin a run that is thrown away unless it was published."""
+    run = RunDirectory.claim(output.directory, output.name, LocalStorage())
+    stack.callback(run.release)
+    run.check_output(overwrite=overwrite)
+
+    def discard(kind: type[BaseException] | None, *_rest: object) -> None:
+        # A source that was pushed can not be asked again, so there is nothing to resume.
+        if kind is not None and not run.is_committed:
+            run.discard()
+
+    stack.push(discard)
+    run.begin({"job": _job(output), "source": _SOURCE, **machine_facts()})
+    return run
+
+
+def _fixed_output(out: str | os.PathLike[str], num_shards: int | None) -> Output:
+    output = parse_output(out, num_shards)
+    check_output_fits(output)
+    if output.num_shards is None:
+        raise OptionError(
+            "the number of records is not known before the end, so N can not be chosen",
+            hint=f"say it: {output.name}@16",
+        )
+    return output
+
+
+def _job(output: Output) -> str:
+    assert output.num_shards is not None
+    files = output.pattern(output.num_shards).template
+    return canonical.digest({"options": {"files": files}, "source": _SOURCE})

@@ -1,0 +1,178 @@
+"""Reading one TFRecord file through and proving it: counts, sizes, checksums, defects."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from shardwriter.compression import Compression, OpenStream, open_stream
+from shardwriter.crc32c import extend_crc32c
+from shardwriter.errors import StorageError
+from shardwriter.tfrecord import ByteStream, Check, Defect, read_frames
+
+MAX_DEFECTS: Final = 1000  # kept of one file; all are counted
+_BATCH: Final = 1 << 14
+
+
+@dataclass
+class RecordSizes:
+    """The distribution of record sizes, mergeable.
+
+    Attributes:
+        count: Records.
+        total: Their bytes.
+        min: The smallest; None without records.
+        max: The largest; None without records.
+        histogram: ``histogram[k]`` records have a size of k binary digits: 2^(k-1) <= size < 2^k.
+    """
+
+    count: int = 0
+    total: int = 0
+    min: int | None = None
+    max: int | None = None
+    histogram: list[int] = field(default_factory=list)
+
+    def add(self, sizes: array[int]) -> None:
+        """Add a batch of sizes in bytes."""
+        if not sizes:
+            return
+        values = np.frombuffer(sizes, np.uint64).astype(np.int64)
+        # frexp gives the number of binary digits, exactly so for sizes below 2^53.
+        digits = np.frexp(values.astype(np.float64))[1]
+        self.merge(
+            RecordSizes(
+                len(values),
+                int(values.sum()),
+                int(values.min()),
+                int(values.max()),
+                np.bincount(digits).tolist(),
+            )
+        )
+
+    def merge(self, other: RecordSizes) -> None:
+        """Add another distribution."""
+        if not other.count:
+            return
+        self.count += other.count
+        self.total += other.total
+        self.min = other.min if self.min is None else min(self.min, other.min or 0)
+        self.max = other.max if self.max is None else max(self.max, other.max or 0)
+        longer, shorter = sorted((self.histogram, other.histogram), key=len, reverse=True)
+        self.histogram = [n + (shorter[k] if k < len(shorter) else 0) for k, n in enumerate(longer)]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean size in bytes; None without records."""
+        return self.total / self.count if self.count else None
+
+
+@dataclass
+class FileScan:
+    """What was found in one file.
+
+    Attributes:
+        path: The file.
+        file_bytes: Its size.
+        compression: What it is, by content.
+        sizes: The records that were proven.
+        crc32c: Of the uncompressed stream, as far as it could be read; None unless all was read.
+        defects: The first of them; :attr:`num_defects` counts all.
+    """
+
+    path: str
+    file_bytes: int = 0
+    compression: Compression = "none"
+    sizes: RecordSizes = field(default_factory=RecordSizes)
+    crc32c: int | None = None
+    defects: list[Defect] = field(default_factory=list)
+    num_defects: int = 0
+
+    @property
+    def num_records(self) -> int:
+        """Records that can be read and proven."""
+        return self.sizes.count
+
+    def note(self, defect: Defect) -> None:
+        """Take a defect down."""
+        self.num_defects += 1
+        if len(self.defects) < MAX_DEFECTS:
+            self.defects.append(defect)
+
+
+class _ProvenStream:
+    """A stream that keeps the running CRC of what goes through it."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._read = stream.read
+        self.crc32c = 0
+
+    def read(self, size: int, /) -> bytes:
+        data = self._read(size)
+        self.crc32c = extend_crc32c(self.crc32c, data)
+        return data
+
+
+def scan_file(
+    path: str, *, check: Check = "crc", progress: Callable[[int], None] | None = None
+) -> FileScan:
+    """Read a file to its end and take down all that is wrong with it.
+
+    Args:
+        path: The file, compressed or not.
+        check: What to prove; ``"none"`` and ``"length"`` leave payloads unproven.
+        progress: Told of the records of each batch.
+
+    Raises:
+        StorageError: The file can not be opened or read.
+    """
+    scan = FileScan(path)
+    try:
+        with open_stream(path) as stream:
+            scan.file_bytes = os.stat(path).st_size
+            scan.compression = stream.compression
+            proven = _ProvenStream(stream)
+            for batch in _batches(proven, check, scan):
+                scan.sizes.add(batch)
+                if progress is not None:
+                    progress(len(batch))
+            if not any(defect.kind in _STOPS for defect in scan.defects):
+                scan.crc32c = proven.crc32c
+            _check_name(scan, stream)
+    except OSError as error:
+        raise StorageError(f"can not be read: {error.strerror}", path=path) from error
+    return scan
+
+
+_STOPS: Final = frozenset(
+    [
+        "length-crc",
+        "impossible-length",
+        "bad-deflate",
+        "bad-gzip-header",
+        "bad-gzip-size",
+        "bad-checksum",
+        "trailing-data",
+    ]
+)
+
+
+def _batches(stream: ByteStream, check: Check, scan: FileScan) -> Iterator[array[int]]:
+    sizes = array("Q")
+    for payload in read_frames(stream, check=check, on_defect=scan.note):
+        sizes.append(len(payload))
+        if len(sizes) == _BATCH:
+            yield sizes
+            sizes = array("Q")
+    yield sizes
+
+
+def _check_name(scan: FileScan, stream: OpenStream) -> None:
+    """A gzip file that is not called one is read as plain by all who go by the name."""
+    if stream.compression == "gzip" and not scan.path.endswith(".gz"):
+        detail = "gzip, and the name does not end in .gz: readers take it for plain"
+        scan.note(Defect("misnamed", 0, 0, detail, num_records=0))

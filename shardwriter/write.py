@@ -1,0 +1,254 @@
+"""Life of a write: look at the output, fix the plan, let an engine work, publish.
+
+::
+
+    options checked -> output looked at and locked -> plan fixed -> engine fills the run directory
+    -> counts held against the law -> commit -> final names, the manifest last
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from shardwriter.engines import Outcome, Progress
+from shardwriter.engines.serial import run_serial
+from shardwriter.errors import LawViolation, OptionError
+from shardwriter.job import Job, check_output_fits, choose_num_shards, count_items
+from shardwriter.layout import law_breach
+from shardwriter.manifest import Manifest
+from shardwriter.naming import Output, parse_output
+from shardwriter.options import DatasetOptions, RunOptions
+from shardwriter.rundir import RunDirectory
+from shardwriter.schema import FeatureType
+from shardwriter.sources import Source
+from shardwriter.sources.find import open_source
+from shardwriter.storage import LocalStorage
+
+Notify = Callable[[str], None]
+"""Told what a person should know: one line at a time."""
+
+
+def write(
+    source: Any,
+    out: str | os.PathLike[str],
+    *,
+    num_shards: int | None = None,
+    format: str = "auto",
+    map: Callable[[dict[str, Any]], Any] | None = None,
+    limit: int | None = None,
+    shuffle_seed: int | None = None,
+    label: str | None = None,
+    schema: Mapping[str, FeatureType] | None = None,
+    run: RunOptions | None = None,
+    progress: Progress | None = None,
+    notify: Notify | None = None,
+) -> Manifest:
+    """Write a dataset as N TFRecord shards.
+
+    Args:
+        source: A path, a glob, ``module:callable``, an iterable, an object with ``__len__`` and
+            ``__getitem__``, or a function that returns one. An item is a mapping from feature names
+            to values, or the bytes of a finished record.
+        out: ``dir/name@16``, or ``dir/name`` to have N chosen.
+        num_shards: N, where ``out`` does not say it.
+        format: ``image-folder``, ``csv``, ``python``, or ``auto``.
+        map: Applied to every item's features; returns features, or SKIP.
+        limit: Only the first so many items.
+        shuffle_seed: Write in the order of a permutation of this seed.
+        label: Feature whose values are counted in the manifest.
+        schema: Types fixed before the first item, by feature.
+        run: How to carry it out; changes no byte.
+        progress: Called with (items done, payload bytes).
+        notify: Called with hints.
+
+    Returns:
+        The published manifest.
+
+    Raises:
+        UsageError: An option is wrong, or the output exists.
+        DataError: The input is at fault; nothing is published.
+        RunError: The work could not be done; nothing is published.
+    """
+    options = DatasetOptions(map, limit, shuffle_seed, label, schema or {})
+    opened = open_source(source, format, options.schema)
+    return write_source(
+        opened, parse_output(out, num_shards), options, run or RunOptions(), progress, notify
+    )
+
+
+def write_source(
+    source: Source,
+    output: Output,
+    options: DatasetOptions,
+    run_options: RunOptions,
+    progress: Progress | None = None,
+    notify: Notify | None = None,
+    *,
+    world: int = 1,
+    loader_workers: int = 1,
+) -> Manifest:
+    """Write the items of an opened source; see :func:`write`."""
+    check(source, output, options)
+    notify = notify or _ignore
+    for note in source.notes:
+        notify(note)
+    with claimed(output, overwrite=run_options.overwrite) as run:
+        n = choose_num_shards(source, options, output, world=world, loader_workers=loader_workers)
+        job = Job(source, options, output.pattern(n))
+        run.begin(run_facts(job))
+        outcome = run_serial(job, run, backend=run_options.backend, progress=progress)
+        manifest = finish(
+            run,
+            outcome,
+            output,
+            job=job.digest(),
+            source=job.source_json(),
+            order=job.order_json(),
+            dali=run_options.dali_index,
+        )
+    _hints(manifest, outcome, options, run_options, notify)
+    return manifest
+
+
+def check(source: Source, output: Output, options: DatasetOptions) -> None:
+    """Refuse early what can not work.
+
+    Raises:
+        OptionError: Says what.
+    """
+    check_output_fits(output)
+    if options.shuffle_seed is not None and not (
+        source.random_access and count_items(source, options) is not None
+    ):
+        raise OptionError(
+            "a source that gives its items one after the other can not be shuffled",
+            hint="shuffling needs a folder, a table, or an object with __len__ and __getitem__",
+        )
+    if options.label and source.plan and not options.map and options.label not in source.plan:
+        raise OptionError(
+            f"--label {options.label}: there is no such feature",
+            hint=f"the features are {', '.join(sorted(source.plan))}",
+        )
+
+
+@contextmanager
+def claimed(output: Output, *, overwrite: bool) -> Iterator[RunDirectory]:
+    """Hold the run directory of an output while a dataset is made in it.
+
+    After an error what was brought to the disk stays. A run that came to no checkpoint has nothing
+    worth keeping, and leaves nothing.
+    """
+    with RunDirectory.claim(output.directory, output.name, LocalStorage()) as run:
+        run.check_output(overwrite=overwrite)
+        try:
+            yield run
+        except BaseException:
+            if not run.is_committed and not run.has_checkpoint:
+                run.discard()
+            raise
+
+
+def finish(
+    run: RunDirectory,
+    outcome: Outcome,
+    output: Output,
+    *,
+    job: str,
+    source: Mapping[str, Any],
+    order: Mapping[str, Any],
+    dali: bool = False,
+) -> Manifest:
+    """Hold the counts against the law, write the index, publish, and return the manifest.
+
+    Raises:
+        LawViolation: The shards are not what the law gives; nothing is published.
+    """
+    counts = [shard.num_records for shard in outcome.shards]
+    breach = law_breach(counts, outcome.num_items, outcome.gaps)
+    if breach is not None:
+        shard, expected, count = breach
+        raise LawViolation(
+            f"shard {shard} got {count:,} records, and the law gives it {expected:,} of "
+            f"{outcome.num_items:,}",
+            hint="record i belongs to shard i mod N; open_writer deals records by itself",
+        )
+    pattern = output.pattern(len(counts))
+    index = run.write_index(pattern, outcome.shards, outcome.gaps, dali=dali)
+    manifest = Manifest(
+        pattern,
+        outcome.num_items,
+        outcome.shards,
+        outcome.gaps,
+        {"type": "none"},
+        index,
+        job,
+        source,
+        order,
+        outcome.schema,
+        outcome.labels,
+    )
+    run.publish(manifest)
+    return manifest
+
+
+def run_facts(job: Job) -> dict[str, Any]:
+    """Return what run.json keeps of a job, the facts of this machine included."""
+    return {
+        "job": job.digest(),
+        "options": job.bytes_options(),
+        "plan": {
+            "label": job.encoder().encoder.labels.feature,
+            "num_items": job.num_items,
+            "num_shards": job.num_shards,
+            "schema": job.encoder().encoder.schema.to_json(),
+        },
+        "source": {**job.source_json(), "fingerprint": job.source.fingerprint()},
+        **machine_facts(),
+    }
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return what tells one machine, boot and attempt from another."""
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot_id = ""
+    return {
+        "boot_id": boot_id,
+        "host": socket.gethostname(),
+        "nonce": uuid4().hex,
+        "pid": os.getpid(),
+    }
+
+
+def _hints(
+    manifest: Manifest,
+    outcome: Outcome,
+    options: DatasetOptions,
+    run_options: RunOptions,
+    notify: Notify,
+) -> None:
+    for note in outcome.notes:
+        notify(note)
+    if outcome.labels_sorted and options.shuffle_seed is None:
+        notify(
+            "labels came in sorted order, so neighbouring records are of one class: "
+            "--shuffle --seed 0 writes them mixed"
+        )
+    if options.label and outcome.labels is None and manifest.num_records:
+        notify(f"no record has the label {options.label!r}")
+    empty = sum(shard.num_records == 0 for shard in outcome.shards)
+    if empty:
+        notify(f"{empty:,} of {manifest.num_shards:,} shards are empty: there are fewer records")
+    if run_options.dali_index and any(shard.num_records < 2 for shard in outcome.shards):
+        notify("the PyPI tfrecord loader fails on the .idx of a shard with fewer than 2 records")
+
+
+def _ignore(_line: str) -> None:
+    return
