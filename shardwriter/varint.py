@@ -1,0 +1,204 @@
+"""Varints (protobuf's variable-length integers), one at a time and whole arrays at once.
+
+A varint holds 7 bits a byte, lowest first; the high bit says that another byte follows. protobuf
+writes an int64 as the varint of its two's complement, so a negative number takes 10 bytes
+(FORMATS.md, F10).
+
+==================  =====  =================================
+value               bytes  wire
+==================  =====  =================================
+0 .. 127            1      ``0vvvvvvv``
+128 .. 16,383       2      ``1vvvvvvv 0vvvvvvv``
+2**14 .. 2**21 - 1  3      ``1vvvvvvv 1vvvvvvv 0vvvvvvv``
+negative            10     nine bytes with the high bit, then 1
+==================  =====  =================================
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.errors import WireError
+
+MAX_VARINT_BYTES: Final = 10
+
+_MASK_64: Final = (1 << 64) - 1
+_TABLE_SIZE: Final = 1 << 16
+# Values handled at a time: what `compress` needs besides the output stays inside the L2 cache.
+_CHUNK: Final = 1 << 14
+
+
+def encode_varint(value: int) -> bytes:
+    """Write one integer as a varint.
+
+    Args:
+        value: An int64, or a length; negative numbers take 10 bytes.
+
+    Returns:
+        1 to 10 bytes.
+    """
+    if 0 <= value < 0x80:
+        return value.to_bytes(1, "little")
+    if 0 <= value < 1 << 14:  # most sizes; the loop below takes three times as long
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    value &= _MASK_64
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_varint(data: bytes, start: int, end: int) -> tuple[int, int]:
+    """Read one varint, cut to 64 bits as protobuf does.
+
+    Args:
+        data: The buffer.
+        start: Where the varint starts.
+        end: Where it has to be over; bytes from here on are not looked at.
+
+    Returns:
+        The value as an unsigned 64-bit number, and the position after it.
+
+    Raises:
+        WireError: It is cut off at ``end``, or is longer than 10 bytes.
+    """
+    value = shift = 0
+    for at in range(start, min(end, start + MAX_VARINT_BYTES)):
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _MASK_64, at + 1
+        shift += 7
+    if end - start >= MAX_VARINT_BYTES:
+        raise WireError("a varint is longer than 10 bytes", offset=start)
+    raise WireError("a varint is cut off", offset=start)
+
+
+def encode_varints(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Write integers as varints, one after the other, each as an int64.
+
+    Args:
+        values: ``(u)int*[n]`` or ``bool[n]`` in native byte order. A uint64 over 2**63 - 1 is
+            written as the varint of its 64 bits; whether that is right is up to the caller.
+
+    Returns:
+        ``uint8[m]``. It may share memory with ``values``.
+    """
+    if values.size == 0:
+        return np.empty(0, np.uint8)
+    # Seen as unsigned, a negative value is a huge one: one pass finds both ends of the range.
+    if _unsigned(values).max() < 0x80:
+        return values.astype(np.uint8, copy=False)
+    if values.size <= _CHUNK:
+        return _encode_chunk(values)
+    chunks = [values[at : at + _CHUNK] for at in range(0, values.size, _CHUNK)]
+    return np.concatenate([_encode_chunk(chunk) for chunk in chunks])
+
+
+def varint_sizes(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Count the bytes that each value takes as a varint.
+
+    Args:
+        values: ``(u)int*[...]`` or ``bool[...]`` in native byte order.
+
+    Returns:
+        ``int64[...]`` of 1 to 10.
+    """
+    words = _as_uint64(values)
+    sizes = np.ones(words.shape, np.int64)
+    limit, largest = 0x80, int(words.max(initial=0))
+    while limit <= largest:
+        sizes += words >= np.uint64(limit)
+        limit <<= 7
+    return sizes
+
+
+def decode_varints(data: NDArray[np.uint8], *, offset: int = 0) -> NDArray[np.int64]:
+    """Read a run of varints; the inverse of `encode_varints`.
+
+    Args:
+        data: ``uint8[m]``, nothing but varints.
+        offset: Where ``data`` starts in its payload, for the errors.
+
+    Returns:
+        ``int64[n]``, its own memory. Overlong varints are cut to 64 bits.
+
+    Raises:
+        WireError: The last varint is cut off, or one is longer than 10 bytes.
+    """
+    ends = np.flatnonzero(data < 0x80)
+    if ends.size == data.size:
+        return data.astype(np.int64)
+    if ends.size == 0 or ends[-1] != data.size - 1:
+        start = int(ends[-1]) + 1 if ends.size else 0
+        raise WireError("a varint is cut off", offset=offset + start)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    sizes = ends - starts + 1
+    if sizes.max() > MAX_VARINT_BYTES:
+        start = int(starts[np.argmax(sizes > MAX_VARINT_BYTES)])
+        raise WireError("a varint is longer than 10 bytes", offset=offset + start)
+    values = (data[starts] & 0x7F).astype(np.uint64)
+    rows = np.flatnonzero(sizes > 1)
+    for nth in range(1, int(sizes.max())):
+        bits = (data[starts[rows] + nth] & 0x7F).astype(np.uint64)
+        values[rows] |= bits << np.uint64(7 * nth)
+        rows = rows[sizes[rows] > nth + 1]
+    return values.view(np.int64)
+
+
+def _unsigned(values: NDArray[Any]) -> NDArray[Any]:
+    kind = values.dtype.kind
+    if kind == "u":
+        return values
+    return values.view(np.uint8) if kind == "b" else values.view(f"u{values.itemsize}")
+
+
+def _as_uint64(values: NDArray[Any]) -> NDArray[np.uint64]:
+    """The two's complement in 64 bits: an int8 of -1 becomes 2**64 - 1."""
+    if values.dtype == np.uint64:
+        return values
+    return values.astype(np.int64).view(np.uint64)
+
+
+def _encode_chunk(values: NDArray[Any]) -> NDArray[np.uint8]:
+    if values.dtype.kind == "i" and values.itemsize < 4:
+        values = values.astype(np.int32)  # so that -1, seen as unsigned, is outside the table
+    largest = _unsigned(values).max()
+    if largest < 0x80:
+        return values.astype(np.uint8, copy=False)
+    if largest < _TABLE_SIZE:
+        return _squeeze(_table().take(values).view(np.uint8), width=4)
+    return _squeeze(_lanes(_as_uint64(values)).reshape(-1), width=MAX_VARINT_BYTES)
+
+
+@cache
+def _table() -> NDArray[np.uint32]:
+    """``uint32[65536]``: the up to 3 bytes of each varint, padded with zeros to 4."""
+    lanes = _lanes(np.arange(_TABLE_SIZE, dtype=np.uint64))
+    return np.ascontiguousarray(lanes[:, :4]).view(np.uint32).reshape(-1)
+
+
+def _lanes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """``uint8[n, 10]``: each varint, padded with zeros."""
+    lanes = np.zeros((words.size, MAX_VARINT_BYTES), np.uint8)
+    rest, largest = words, int(words.max(initial=0))
+    for nth in range(max(1, (largest.bit_length() + 6) // 7)):
+        more = rest >= np.uint64(0x80)
+        lanes[:, nth] = (rest & np.uint64(0x7F)) | (more.astype(np.uint64) << np.uint64(7))
+        rest = rest >> np.uint64(7)
+    return lanes
+
+
+def _squeeze(lanes: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
+    """Drop the padding of lanes that are ``width`` bytes wide."""
+    # A varint in its shortest form has no zero byte but the one of the number 0, which is first.
+    keep = lanes != 0
+    keep[::width] = True
+    # `compress` is about twice as fast here as `lanes[keep]`.
+    return lanes.compress(keep)
