@@ -143,13 +143,18 @@ class ItemEncoder:
         if self._map is None:
             return features
         try:
-            return self._map(features)
+            mapped = self._map(features)
         except ShardwriterError:
             raise
         except Exception as error:
             raise CallableError(
                 _phrase("the map", error), hint="the traceback is shown with -v"
             ) from error
+        if mapped is None:
+            raise FeatureError(
+                "the map returned None", hint="return the features, or shardwriter.SKIP"
+            )
+        return mapped
 
     def _in_blocks(
         self, source: ColumnSource, items: Iterator[tuple[int, Item]]

@@ -86,7 +86,7 @@ class ShardwriterError(Exception):
             parts.append(f"line {self.line}")
         if self.index is not None:
             parts.append(f"item {self.index}")
-        if self.item is not None and self.item != self.path:
+        if self.item is not None and not (self.path or "").endswith(self.item):
             parts.append(repr(self.item))
         if self.record_index is not None:
             parts.append(f"record {self.record_index}")

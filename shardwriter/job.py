@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwriter import canonical
 from shardwriter.encode import ItemEncoder
-from shardwriter.errors import CallableError, OptionError, ShardwriterError
+from shardwriter.errors import OptionError
 from shardwriter.naming import Output, ShardPattern
 from shardwriter.options import DatasetOptions
 from shardwriter.permutation import ALGORITHM, Permutation
@@ -98,8 +98,7 @@ def count_items(source: Source, options: DatasetOptions) -> int | None:
 
 def _ordered(source: Source, options: DatasetOptions) -> Iterator[Item]:
     if options.shuffle_seed is None:
-        yield from islice(_guarded(source), options.limit)
-        return
+        return islice(source.items(), options.limit)
     num_items = count_items(source, options)
     if num_items is None or not source.random_access:
         raise OptionError(
@@ -107,31 +106,14 @@ def _ordered(source: Source, options: DatasetOptions) -> Iterator[Item]:
             hint="shuffle needs a source that knows its length and gives any item: a folder, a "
             "table, or an object with __len__ and __getitem__",
         )
-    permutation = Permutation(num_items, options.shuffle_seed)
+    return _shuffled(source, num_items, options.shuffle_seed)
+
+
+def _shuffled(source: Source, num_items: int, seed: int) -> Iterator[Item]:
+    permutation = Permutation(num_items, seed)
     for start in range(0, num_items, _ORDER_BLOCK):
         block = np.arange(start, min(start + _ORDER_BLOCK, num_items))
         yield from map(source.item, permutation(block).tolist())
-
-
-def _guarded(source: Source) -> Iterator[Item]:
-    """Yield a source's items; an error in the user's own iterator says how far it came."""
-    count = 0
-    iterator = source.items()
-    while True:
-        try:
-            item = next(iterator)
-        except StopIteration:
-            return
-        except ShardwriterError as error:
-            raise error.locate(index=count) from error.__cause__
-        except Exception as error:
-            raise CallableError(
-                f"the source raised {type(error).__name__}: {error}",
-                index=count,
-                hint="the traceback is shown with -v",
-            ) from error
-        yield item
-        count += 1
 
 
 @dataclass(frozen=True)
@@ -154,7 +136,7 @@ def sample(source: Source, options: DatasetOptions) -> Sample:
         places = sorted({k * num_items // _SAMPLE_ITEMS for k in range(min(64, num_items))})
         items: Iterator[tuple[int, Item]] = ((place, source.item(place)) for place in places)
     else:
-        items = enumerate(islice(_guarded(source), min(_SAMPLE_ITEMS, options.limit or 64)))
+        items = enumerate(islice(source.items(), min(_SAMPLE_ITEMS, options.limit or 64)))
     encoder = ItemEncoder(source, options, 1)
     sizes = [len(record) + 16 for _, record in encoder.records(items) if record is not None]
     mean = sum(sizes) / len(sizes) if sizes else 0.0

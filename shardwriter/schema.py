@@ -209,7 +209,7 @@ class Schema:
         except ValueError as conflict:
             first = "the plan" if summary.first_item is None else f"item {summary.first_item}"
             raise SchemaConflict(
-                f"{_phrase(found)}, and {_phrase(summary.type)} in {first}: {conflict}",
+                f"{_phrase(found)} here, {_phrase(summary.type)} in {first} ({conflict})",
                 hint=_remedy(name, found, summary.type),
                 feature=name,
                 index=item_index,

@@ -7,13 +7,17 @@ nothing is read back.
 
 from __future__ import annotations
 
-import sys
-from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+import numpy as np
 
 from shardwriter.manifest import SealedShard
 from shardwriter.storage import Storage
+from shardwriter.tfrecord import FRAME_BYTES
+
+_INDEX_BATCH: Final = 64  # flushes of the shard to one of its index
 
 
 class RecordWriter(Protocol):
@@ -57,30 +61,47 @@ class Checkpoint:
     crc32c: int
 
 
+OnFlush = Callable[[list[int]], None]
+"""Told of the payload sizes of the frames that a writer handed on."""
+
+
 class ShardFile:
     """A shard that is being written.
 
     Args:
         storage: Where it lies.
-        path: The growing file, which ``writer`` writes.
+        path: The growing file.
         index_path: The file for the u64 offsets.
-        writer: Frames the records.
+        open_writer: Opens what frames the records and writes ``path``.
+
+    Attributes:
+        write: Appends one record, given as bytes.
     """
 
-    def __init__(self, storage: Storage, path: str, index_path: str, writer: RecordWriter) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        path: str,
+        index_path: str,
+        open_writer: Callable[[OnFlush], RecordWriter],
+    ) -> None:
         self._storage = storage
         self._path = path
         self._index_path = index_path
-        self._writer = writer
         self._index = storage.create(index_path)
-        self._ends = array("Q")
+        self._end = 0
+        self._ends: list[bytes] = []
+        self._writer = open_writer(self._note_frames)
+        # The writer's own method: a call in between would cost as much as framing a short record.
+        self.write: Callable[[bytes], None] = self._writer.write
         self._open = True
 
-    def write(self, record: bytes) -> None:
-        """Append one record."""
-        self._writer.write(record)
-        self._ends.append(self._writer.stream_bytes)
-        if len(self._ends) >= 1024:
+    def _note_frames(self, payload_sizes: list[int]) -> None:
+        ends = np.cumsum(np.array(payload_sizes, np.uint64) + np.uint64(FRAME_BYTES))
+        ends += np.uint64(self._end)
+        self._end = int(ends[-1])
+        self._ends.append(ends.astype("<u8").tobytes())
+        if len(self._ends) >= _INDEX_BATCH:
             self._flush_index()
 
     @property
@@ -116,8 +137,8 @@ class ShardFile:
 
     def _flush_index(self) -> None:
         if self._ends:
-            self._index.write(_little_endian(self._ends))
-            self._ends = array("Q")
+            self._index.write(b"".join(self._ends))
+            self._ends.clear()
 
     def __enter__(self) -> ShardFile:
         return self
@@ -128,10 +149,3 @@ class ShardFile:
             self._open = False
             self._writer.discard()
             self._index.close()
-
-
-def _little_endian(numbers: array[int]) -> bytes:
-    if sys.byteorder == "big":  # pragma: no cover
-        numbers = numbers[:]
-        numbers.byteswap()
-    return numbers.tobytes()

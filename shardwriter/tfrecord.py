@@ -98,6 +98,7 @@ class TFRecordWriter:
     Args:
         file: A path (the file is created or emptied) or an open binary sink.
         buffer_bytes: Frames are gathered up to this size and handed on in one piece.
+        on_flush: Told of the payload sizes of the frames that were handed on.
 
     Example:
         >>> with TFRecordWriter("train.tfrecord") as writer:  # doctest: +SKIP
@@ -105,21 +106,25 @@ class TFRecordWriter:
     """
 
     def __init__(
-        self, file: str | os.PathLike[str] | BinarySink, *, buffer_bytes: int = 1 << 18
+        self,
+        file: str | os.PathLike[str] | BinarySink,
+        *,
+        buffer_bytes: int = 1 << 18,
+        on_flush: Callable[[list[int]], None] | None = None,
     ) -> None:
         if isinstance(file, (str, os.PathLike)):
             self._sink: BinarySink = open(file, "wb", buffering=0)  # noqa: SIM115
         else:
             self._sink = file
         self._buffer_bytes = buffer_bytes
-        self._parts: list[bytes] = []
+        self._on_flush = on_flush
+        self._parts: list[bytes] = []  # header, payload, footer of each frame
         self._pending_bytes = 0
         self._headers: dict[int, bytes] = {}
         self._crc32c = 0
         self._written_bytes = 0
+        self._flushed_records = 0
         self._closed = False
-        self.num_records = 0
-        self.payload_bytes = 0
 
     def write(self, record: bytes) -> None:
         """Append one record.
@@ -140,8 +145,6 @@ class TFRecordWriter:
         # The mask written out: a call costs as much as the CRC of a short record.
         footer = _U32.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
         self._parts += (header, record, footer)
-        self.num_records += 1
-        self.payload_bytes += size
         self._pending_bytes += size + FRAME_BYTES
         if self._pending_bytes >= self._buffer_bytes:
             self.flush()
@@ -161,9 +164,19 @@ class TFRecordWriter:
         return header
 
     @property
+    def num_records(self) -> int:
+        """Records so far, the buffered ones included."""
+        return self._flushed_records + len(self._parts) // 3
+
+    @property
     def stream_bytes(self) -> int:
         """Bytes of all frames so far, the buffered ones included."""
         return self._written_bytes + self._pending_bytes
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all payloads so far, the buffered ones included."""
+        return self.stream_bytes - FRAME_BYTES * self.num_records
 
     @property
     def crc32c(self) -> int:
@@ -178,8 +191,12 @@ class TFRecordWriter:
         self._sink.write(data)
         self._crc32c = extend_crc32c(self._crc32c, data)
         self._written_bytes += len(data)
+        self._flushed_records += len(self._parts) // 3
+        sizes = list(map(len, self._parts[1::3]))
         self._parts.clear()
         self._pending_bytes = 0
+        if self._on_flush is not None:
+            self._on_flush(sizes)
 
     def close(self) -> None:
         """Flush and close the file. Closing twice does nothing."""
@@ -194,6 +211,7 @@ class TFRecordWriter:
         """Close the file without writing what is buffered."""
         self._closed = True
         self._parts.clear()
+        self._pending_bytes = 0
         self._headers.clear()  # so that write() meets the check for closed
         self._sink.close()
 

@@ -244,7 +244,9 @@ def _hints(
     if options.label and outcome.labels is None and manifest.num_records:
         notify(f"no record has the label {options.label!r}")
     empty = sum(shard.num_records == 0 for shard in outcome.shards)
-    if empty:
+    if not manifest.num_records:
+        notify(f"the source gave no records: all {manifest.num_shards:,} shards are empty")
+    elif empty:
         notify(f"{empty:,} of {manifest.num_shards:,} shards are empty: there are fewer records")
     if run_options.dali_index and any(shard.num_records < 2 for shard in outcome.shards):
         notify("the PyPI tfrecord loader fails on the .idx of a shard with fewer than 2 records")

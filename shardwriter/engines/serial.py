@@ -8,6 +8,8 @@ It opens N record writers in a ``contextlib2.ExitStack`` and deals the records r
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from contextlib2 import ExitStack
@@ -17,7 +19,7 @@ from shardwriter.engines import Outcome, Progress
 from shardwriter.job import Job
 from shardwriter.options import Backend
 from shardwriter.rundir import Journal, RunDirectory
-from shardwriter.shard import ShardFile
+from shardwriter.shard import OnFlush, RecordWriter, ShardFile
 from shardwriter.tfrecord import TFRecordWriter
 
 CHECKPOINT_BYTES: Final = 256 << 20
@@ -33,17 +35,23 @@ def open_shards(
     # Buffers are bounded all together, however many shards there are.
     buffer_bytes = max(4096, min(_MAX_BUFFER_BYTES, _ALL_BUFFERS_BYTES // num_shards))
     shards = []
-    for shard in range(num_shards):
-        path = run.shard_path(shard)
+    for number in range(num_shards):
+        path = run.shard_path(number)
         if backend == "tensorflow":
             from shardwriter.storage.tensorflow import TensorFlowRecordWriter
 
-            writer: TFRecordWriter | TensorFlowRecordWriter = TensorFlowRecordWriter(path)
+            open_writer: Callable[[OnFlush], RecordWriter] = partial(TensorFlowRecordWriter, path)
         else:
-            writer = TFRecordWriter(run.storage.create(path), buffer_bytes=buffer_bytes)
-        file = ShardFile(run.storage, path, run.index_path(shard), writer)
-        shards.append(stack.enter_context(file))
+            open_writer = partial(_open_native, run, path, buffer_bytes)
+        shard = ShardFile(run.storage, path, run.index_path(number), open_writer)
+        shards.append(stack.enter_context(shard))
     return shards
+
+
+def _open_native(
+    run: RunDirectory, path: str, buffer_bytes: int, on_flush: OnFlush
+) -> TFRecordWriter:
+    return TFRecordWriter(run.storage.create(path), buffer_bytes=buffer_bytes, on_flush=on_flush)
 
 
 def run_serial(

@@ -18,10 +18,11 @@ import csv
 import io
 import os
 import shutil
+import sys
 import tempfile
-from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import IO, Any, Final
 
 import numpy as np
@@ -38,6 +39,7 @@ KIND: Final = "csv"
 
 _BLOCK_ROWS: Final = 1024
 _BLOCK_BYTES: Final = 4 << 20
+_READ_BYTES: Final = 1 << 20
 _MAX_CELL_BYTES: Final = 1 << 30
 _INT64_MAX: Final = 2**63 - 1
 _INT64_MIN: Final = -(2**63)
@@ -163,24 +165,68 @@ class _OffsetTable:
     """Row offsets in a temporary file: 8 bytes a row, none of it in memory."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the table
-        self._pending = array("q")
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as the table
 
-    def append(self, offset: int) -> None:
-        self._pending.append(offset)
-        if len(self._pending) >= 8192:
-            self.flush()
-
-    def flush(self) -> None:
-        self._file.write(self._pending.tobytes())
-        self._file.flush()
-        self._pending = array("q")
+    def append(self, offsets: NDArray[np.int64]) -> None:
+        self._file.write(offsets.tobytes())
 
     def span(self, first: int, stop: int) -> tuple[int, int]:
         descriptor = self._file.fileno()
-        begin = int.from_bytes(os.pread(descriptor, 8, 8 * first), "little")
-        end = int.from_bytes(os.pread(descriptor, 8, 8 * stop), "little")
+        begin = int.from_bytes(os.pread(descriptor, 8, 8 * first), sys.byteorder)
+        end = int.from_bytes(os.pread(descriptor, 8, 8 * stop), sys.byteorder)
         return begin, end
+
+
+class _Lines:
+    """The lines of a file, in blocks of about a megabyte, and where each begins.
+
+    Iterating gives lists of lines. A reader takes one block at a time, so the offsets that are kept
+    are those of the last block and of what its rows still reach back to.
+    """
+
+    def __init__(self, file: IO[bytes], path: str) -> None:
+        self._file = file
+        self._path = path
+        self._begins = np.zeros(1, np.int64)  # of the lines from _first_line on
+        self._first_line = 0
+        self.num_bytes = 0
+        self.crc32c = 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        self._file.seek(0)
+        while data := self._file.read(_READ_BYTES):
+            if not data.endswith(b"\n"):
+                data += self._file.readline()
+            self.crc32c = extend_crc32c(self.crc32c, data)
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + (self.num_bytes + 1)
+            self._begins = np.concatenate((self._begins, ends))
+            text = self._decode(data.removeprefix(_BOM) if not self.num_bytes else data)
+            self.num_bytes += len(data)
+            yield io.StringIO(text, newline="\n").readlines()
+
+    def starts(self, lines: list[int]) -> NDArray[np.int64]:
+        """Return the offsets of lines (0-based, ascending), and forget what lies before them."""
+        places = np.array(lines, np.int64) - self._first_line
+        starts = self._begins[places]
+        self._begins = self._begins[places[-1] :]
+        self._first_line = lines[-1]
+        return starts
+
+    def _decode(self, data: bytes) -> str:
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = self._first_line + len(self._begins) - data.count(b"\n", error.start)
+            raise _not_utf8(data[error.start], self._path, line) from None
+
+
+def _not_utf8(byte: int, path: str, line: int) -> SourceError:
+    return SourceError(
+        f"byte {byte:#04x} is not UTF-8",
+        path=path,
+        line=line,
+        hint="convert the file first: iconv -f latin1 -t utf-8",
+    )
 
 
 class _File:
@@ -196,9 +242,11 @@ class _File:
         except OSError as error:
             raise SourceError(f"can not be read: {error.strerror}", path=path) from error
         first = self._file.readline()
-        self._head_bytes = len(first)
         self._delimiter = _delimiter(first)
-        text = self._decode(first.removeprefix(_BOM), 1)
+        try:
+            text = first.removeprefix(_BOM).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _not_utf8(first[error.start], path, 1) from None
         self.header = next(csv.reader([text], delimiter=self._delimiter, strict=True), [])
         self._check_header(first)
 
@@ -228,49 +276,50 @@ class _File:
 
     def scan(self, typing: _Typing, offsets: _OffsetTable) -> int:
         """Type every cell, note where every row begins, and return the number of rows."""
-        self._file.seek(0)
-        line_ends = array("q", [0])
-
-        def lines() -> Iterator[str]:
-            offset = crc = 0
-            for number, raw in enumerate(self._file, 1):
-                crc = extend_crc32c(crc, raw)
-                offset += len(raw)
-                line_ends.append(offset)
-                if number == 1:
-                    raw = raw.removeprefix(_BOM)
-                yield self._decode(raw, number)
-            self.crc32c, self.size_bytes = crc, offset
-
-        reader = csv.reader(lines(), delimiter=self._delimiter, strict=True)
-        width = len(self.header)
+        lines = _Lines(self._file, self.path)
+        reader = csv.reader(chain.from_iterable(lines), delimiter=self._delimiter, strict=True)
         rows: list[list[str]] = []
-        first_lines: list[int] = []
-        num_rows = dropped_lines = 0
-        line = 0  # where the row before ended
+        before: list[int] = []  # lines in front of each row
+        num_rows = line = 0
         try:
+            next(reader, None)
+            line = reader.line_num
             for row in reader:
-                if line and row:
-                    if len(row) != width:
-                        self._wrong_width(row, line + 1)
+                if row:  # else a blank line
                     rows.append(row)
-                    first_lines.append(line + 1)
-                    offsets.append(line_ends[line - dropped_lines])
+                    before.append(line)
                     if len(rows) >= _BLOCK_ROWS:
-                        typing.observe(rows, first_lines, self.path)
+                        self._take(rows, before, lines, typing, offsets)
                         num_rows += len(rows)
-                        rows, first_lines = [], []
-                        # Only the lines of the current row are still needed.
-                        del line_ends[: reader.line_num - dropped_lines]
-                        dropped_lines = reader.line_num
+                        rows, before = [], []
                 line = reader.line_num
         except csv.Error as error:
-            raise SourceError(f"{error}", path=self.path, line=line + 1) from None
+            problem, hint = str(error), None
+            if "end of data" in problem:
+                problem = "a quote that is opened in this row is never closed"
+                hint = 'a " inside a quoted cell is written twice'
+            raise SourceError(problem, path=self.path, line=line + 1, hint=hint) from None
         if rows:
-            typing.observe(rows, first_lines, self.path)
-        offsets.append(self.size_bytes)
-        offsets.flush()
+            self._take(rows, before, lines, typing, offsets)
+        self.crc32c, self.size_bytes = lines.crc32c, lines.num_bytes
+        offsets.append(np.array([self.size_bytes], np.int64))
         return num_rows + len(rows)
+
+    def _take(
+        self,
+        rows: list[list[str]],
+        before: list[int],
+        lines: _Lines,
+        typing: _Typing,
+        offsets: _OffsetTable,
+    ) -> None:
+        """Check, type and locate a block of rows."""
+        width = len(self.header)
+        if set(map(len, rows)) != {width}:
+            wrong = next(r for r, row in enumerate(rows) if len(row) != width)
+            self._wrong_width(rows[wrong], before[wrong] + 1)
+        typing.observe(rows, before, self.path)
+        offsets.append(lines.starts(before))
 
     def rows(self, begin: int, end: int, num_rows: int) -> list[list[str]]:
         """Parse the rows in a range of bytes."""
@@ -284,17 +333,6 @@ class _File:
                 hint="write the dataset again when nothing writes to the source",
             )
         return found
-
-    def _decode(self, raw: bytes, line: int) -> str:
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise SourceError(
-                f"byte {raw[error.start]:#04x} is not UTF-8",
-                path=self.path,
-                line=line,
-                hint="convert the file first: iconv -f latin1 -t utf-8",
-            ) from None
 
     def _wrong_width(self, row: list[str], line: int) -> None:
         few = "too few" if len(row) < len(self.header) else "too many"
@@ -344,14 +382,14 @@ class _Typing:
         self._kinds: list[str] = [""] * len(header)  # "" while every cell was empty
         self._too_big: dict[tuple[int, str], SourceError] = {}  # (column, kind) -> the first
 
-    def observe(self, rows: list[list[str]], lines: list[int], path: str) -> None:
+    def observe(self, rows: list[list[str]], before: list[int], path: str) -> None:
         for number, cells in enumerate(zip(*rows, strict=True)):
             kind = self._kinds[number]
             if kind != "bytes":
-                self._kinds[number] = self._join(number, kind, cells, lines, path)
+                self._kinds[number] = self._join(number, kind, cells, before, path)
 
     def _join(
-        self, number: int, kind: str, cells: tuple[str, ...], lines: list[int], path: str
+        self, number: int, kind: str, cells: tuple[str, ...], before: list[int], path: str
     ) -> str:
         values = [cell for cell in cells if cell] if "" in cells else cells
         if not values:
@@ -360,26 +398,26 @@ class _Typing:
             numbers = _parse_all(int, values)
             if numbers is not None:
                 if max(numbers) > _INT64_MAX or min(numbers) < _INT64_MIN:
-                    self._note(number, "int64", cells, lines, path)
+                    self._note(number, "int64", cells, before, path)
                 return "int64"
         numbers = _parse_all(float, values)
         if numbers is None:
             return "bytes"
         if max(numbers) >= _FLOAT32_MAX or min(numbers) <= -_FLOAT32_MAX:
-            self._note(number, "float", cells, lines, path)
+            self._note(number, "float", cells, before, path)
         return "float"
 
     def _note(
-        self, number: int, kind: str, cells: tuple[str, ...], lines: list[int], path: str
+        self, number: int, kind: str, cells: tuple[str, ...], before: list[int], path: str
     ) -> None:
         """Remember the first cell that its kind can not hold; an error if the column stays so."""
         name = self._header[number]
-        for cell, line in zip(cells, lines, strict=True):
+        for cell, line in zip(cells, before, strict=True):
             if cell and (number, kind) not in self._too_big and _is_too_big(cell, kind):
                 self._too_big[number, kind] = SourceError(
                     f"{cell[:40]} is beyond {'int64' if kind == 'int64' else 'float32'}",
                     path=path,
-                    line=line,
+                    line=line + 1,
                     feature=name,
                     hint=f"--schema {name}=string keeps the digits",
                 )

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from shardwriter.errors import OptionError, SourceError
+from shardwriter.errors import CallableError, OptionError, ShardwriterError, SourceError
 from shardwriter.schema import FeatureType
 
 KIND = "python"
@@ -125,7 +125,7 @@ class PythonSource:
             if self._make is not None:
                 self._data = self._call()
         self._spent = True
-        return iter(self._data)
+        return _located(iter(self._data))
 
     def item(self, item_index: int) -> Any:
         """Return one item of a sequence: its index."""
@@ -146,6 +146,23 @@ class PythonSource:
     def fingerprint(self) -> dict[str, Any]:
         """Return the same: Python objects have no size or time of their own."""
         return self.digest()
+
+
+def _located(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Yield on; an error in the user's own iterator says how far it came."""
+    count = 0
+    try:
+        for item in iterator:
+            yield item
+            count += 1
+    except ShardwriterError:
+        raise
+    except Exception as error:
+        raise CallableError(
+            f"the source raised {type(error).__name__}: {error}",
+            index=count,
+            hint="the traceback is shown with -v",
+        ) from error
 
 
 def _is_sequence(data: Any) -> bool:

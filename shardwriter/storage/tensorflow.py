@@ -7,6 +7,7 @@ bytes. It needs the ``tensorflow`` extra.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from shardwriter.errors import MissingExtra
@@ -30,14 +31,15 @@ class TensorFlowRecordWriter:
 
     Args:
         path: The file, created or emptied.
+        on_flush: Told of the payload sizes of the frames that were handed on.
 
     Raises:
         MissingExtra: TensorFlow is not installed.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, on_flush: Callable[[list[int]], None] | None = None) -> None:
         self._writer: Any = _tensorflow().io.TFRecordWriter(path)
-        self._account = TFRecordWriter(_Nowhere())
+        self._account = TFRecordWriter(_Nowhere(), on_flush=on_flush)
 
     def write(self, record: bytes) -> None:
         """Append one record."""

@@ -1,0 +1,29 @@
+"""Shared fixtures and settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "shardwriter",
+    deadline=None,
+    print_blob=True,
+    derandomize=os.environ.get("CI") == "true",
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("shardwriter")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real-world files that SHARDWRITER_TEST_DATA names."""
+    folder = os.environ.get("SHARDWRITER_TEST_DATA")
+    if not folder:
+        pytest.skip("SHARDWRITER_TEST_DATA does not name the folder with the test data")
+    if not os.path.isdir(folder):
+        pytest.skip(f"SHARDWRITER_TEST_DATA names {folder}, and there is no such folder")
+    return Path(folder)
