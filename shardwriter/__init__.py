@@ -13,10 +13,10 @@ Importing this package imports nothing heavy: names are bound to their modules w
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    __version__: str
     from shardwriter.crc32c import masked_crc32c as masked_crc32c
     from shardwriter.errors import DataError as DataError
     from shardwriter.errors import RunError as RunError
@@ -67,14 +67,13 @@ _HOME: Final = {
 
 __all__ = sorted(_HOME)
 
-try:
-    __version__ = version("shardwriter")
-except PackageNotFoundError:  # run from a source tree that was not installed
-    __version__ = "0+unknown"
-
 
 def __getattr__(name: str) -> Any:
     """Bind a public name on first use (PEP 562)."""
+    if name == "__version__":
+        from importlib.metadata import version  # 25 ms that most programs need not spend
+
+        return version("shardwriter")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'shardwriter' has no attribute {name!r}")

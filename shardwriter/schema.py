@@ -24,6 +24,7 @@ import numpy as np
 
 from shardwriter.errors import FeatureError, OptionError, SchemaConflict
 from shardwriter.example import UNSET, Kind
+from shardwriter.images import image_format
 
 Encoding = Literal["list", "raw", "image"]
 Shape = tuple[int | None, ...]
@@ -181,11 +182,13 @@ class Schema:
                 continue
             # Most records repeat the types of the one before: those cost a look-up.
             signature = _signature(value)
+            if summary.type.encoding == "image" and signature is bytes:
+                signature = image_format(value[:16])
             seen = self._seen[name]
             if signature is not None and signature in seen:
                 continue
             self._join(name, summary, value, item_index)
-            if signature is not None and summary.type.encoding != "image":
+            if signature is not None:
                 if len(seen) >= _SEEN_LIMIT:
                     seen.clear()
                 seen.add(signature)
@@ -319,8 +322,6 @@ def _as_planned(found: FeatureType, planned: FeatureType, value: Any) -> Feature
     if planned.kind == "float" and found.kind == "int64":
         found, dtype = replace(found, kind="float"), planned.dtype
     if planned.encoding == "image" and isinstance(value, (bytes, bytearray, memoryview)):
-        from shardwriter.images import image_format
-
         return replace(found, encoding="image", format=image_format(bytes(value[:16])))
     return replace(found, dtype=dtype, encoding=planned.encoding, format=planned.format)
 

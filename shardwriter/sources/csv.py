@@ -469,9 +469,9 @@ def _parse_all(parse: Callable[[str], Any], cells: Sequence[str]) -> list[Any] |
 def _convert_numbers(parse: Callable[[str], Any], dtype: Any) -> Callable[[Sequence[str]], Column]:
     def convert(cells: Sequence[str]) -> Column:
         if "" not in cells:
-            return Column(np.array(list(map(parse, cells)), dtype))
+            return Column(np.fromiter(map(parse, cells), dtype, len(cells)))
         unset = _empty(cells)
-        return Column(np.array([parse(cell) if cell else 0 for cell in cells], dtype), unset)
+        return Column(np.array([parse(cell or "0") for cell in cells], dtype), unset)
 
     return convert
 
