@@ -105,12 +105,13 @@ def _noise(values: _U64, key: np.uint64, modulus: np.uint64) -> _U64:
     z: _U64 = (values ^ key) * _GOLDEN
     z ^= z >> _SHIFT
     z *= _MIX
-    scaled: _U64 = (z >> _SHIFT) * modulus
-    return scaled >> _SHIFT
+    scaled: _U64 = (z >> _SHIFT) * modulus >> _SHIFT
+    return scaled
 
 
 def _mix64(z: _U64) -> _U64:
     """The finaliser of splitmix64."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    mixed: _U64 = z ^ (z >> np.uint64(31))
+    return mixed

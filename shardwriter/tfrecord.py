@@ -18,13 +18,14 @@ CRC makes other readers crash.)
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 from shardwriter.crc32c import MASK_DELTA, crc32c, extend_crc32c, masked_crc32c
-from shardwriter.errors import CorruptFile, RecordTooLarge
+from shardwriter.errors import CorruptFile, OptionError, RecordTooLarge
 
 HEADER_BYTES: Final = 12
 FOOTER_BYTES: Final = 4
@@ -134,9 +135,13 @@ class TFRecordWriter:
             TypeError: The record is not bytes-like.
         """
         if type(record) is not bytes:
-            if isinstance(record, (str, int)):
-                raise TypeError(f"a record is bytes, not {type(record).__name__}")
-            record = bytes(record)
+            try:
+                view = memoryview(record)
+            except TypeError:
+                raise TypeError(f"a record is bytes, not {type(record).__name__}") from None
+            if view.nbytes > MAX_PAYLOAD_BYTES:
+                self._new_header(view.nbytes)  # raises, before anything is copied
+            record = view.tobytes()
         size = len(record)
         header = self._headers.get(size)
         if header is None:
@@ -188,7 +193,13 @@ class TFRecordWriter:
         if not self._parts:
             return
         data = b"".join(self._parts)
-        self._sink.write(data)
+        if isinstance(self._sink, io.RawIOBase):
+            # A raw file may take a part: what is left of the disk, or 2 GiB less a page.
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._sink.write(rest) or 0 :]
+        else:
+            self._sink.write(data)
         self._crc32c = extend_crc32c(self._crc32c, data)
         self._written_bytes += len(data)
         self._flushed_records += len(self._parts) // 3
@@ -259,10 +270,14 @@ def read_frames(
 
     Raises:
         CorruptFile: A frame is broken and there is no ``on_defect``.
+        OptionError: There is no such check.
     """
+    if check not in get_args(Check):
+        raise OptionError(f"check is {check!r}", hint="none, length or crc")
     report = on_defect or _raise(path)
     known_headers: dict[int, int] = {}  # length -> its masked CRC
-    unchecked: tuple[int, int, int] | None = None  # a run of frames with both CRCs zero
+    unproven: _Unproven | None = None
+    zeros_left = False  # the stream ends in zeros that are no whole frame
     buffer = b""
     start = 0  # of the current frame, in buffer
     base = 0  # offset of buffer[0] in the stream
@@ -282,17 +297,24 @@ def read_frames(
             broken = error
             return b""
 
+    def tell(kind: str, detail: str) -> None:
+        nonlocal unproven
+        if unproven is not None:
+            report(unproven.defect(record_index))
+            unproven = None
+        report(Defect(kind, record_index, base + start, detail))
+
     while True:
         left = len(buffer) - start
         if left < HEADER_BYTES:
-            base += start
             more = read(_READ_BYTES)
-            buffer = buffer[start:] + more
-            start = 0
+            buffer, base, start = buffer[start:] + more, base + start, 0
             if more:
                 continue
             if left and broken is None:
-                report(_cut_short(record_index, base, f"{left} bytes of a 12-byte header"))
+                zeros_left = unproven is not None and unproven.ends_in_zeros and not any(buffer)
+                if not zeros_left:
+                    tell("truncated", f"file ends after {left} bytes of a 12-byte header")
             break
         length, length_crc = _HEADER.unpack_from(buffer, start)
         expected = known_headers.get(length)
@@ -305,11 +327,11 @@ def read_frames(
             detail = f"length CRC is {length_crc:08x}, should be {expected:08x}"
             if record_index == 0:
                 detail += " (is this a TFRecord file?)"
-            report(Defect("length-crc", record_index, base + start, detail))
+            tell("length-crc", detail)
             break
         if length > max_payload_bytes:
             detail = f"length of {length:,} bytes is over the limit of {max_payload_bytes:,}"
-            report(Defect("impossible-length", record_index, base + start, detail))
+            tell("impossible-length", detail)
             break
         end = start + HEADER_BYTES + length + FOOTER_BYTES
         if end > len(buffer):
@@ -317,43 +339,83 @@ def read_frames(
             if end > len(buffer):
                 if broken is not None:
                     break
-                have = max(0, len(buffer) - start - HEADER_BYTES)
+                have = len(buffer) - start - HEADER_BYTES
+                zeros_left = no_crc and length == 0 and not any(buffer[start:])
+                if zeros_left:
+                    break
                 detail = f"{min(have, length):,} of {length:,} payload bytes"
                 if have >= length:
                     detail = f"{have - length} of 4 bytes of the payload's CRC"
-                report(_cut_short(record_index, base + start, detail))
+                tell("truncated", f"file ends after {detail}")
                 break
         payload = buffer[start + HEADER_BYTES : end - FOOTER_BYTES]
-        frame_start = base + start
-        start = end
         if verify_payload or no_crc:
             (stored,) = _U32.unpack_from(buffer, end - FOOTER_BYTES)
             crc = crc32c(payload)
             right = stored == ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
             if no_crc:
                 if stored == 0:
-                    first, offset, zeros = unchecked or (record_index, frame_start, 0)
-                    unchecked = (first, offset, zeros + (length == 0))
+                    if unproven is None:
+                        unproven = _Unproven(record_index, base + start)
+                    unproven.add(record_index, base + start, length)
                     record_index += 1
+                    start = end
                     continue
-                detail = f"length CRC is 00000000, should be {expected:08x}"
-                report(Defect("length-crc", record_index, frame_start, detail))
+                tell("length-crc", f"length CRC is 00000000, should be {expected:08x}")
                 break
             if not right:
                 detail = f"payload of {length:,} bytes does not have its CRC {stored:08x}"
-                report(Defect("payload-crc", record_index, frame_start, detail))
+                tell("payload-crc", detail)
                 record_index += 1
+                start = end
                 continue
-        if unchecked is not None:
-            report(_without_crc(unchecked, record_index))
-            unchecked = None
+        if unproven is not None:
+            report(unproven.defect(record_index))
+            unproven = None
         record_index += 1
+        start = end
         yield payload
 
-    if unchecked is not None:
-        report(_without_crc(unchecked, record_index, at_end=True))
     if broken is not None:
-        report(Defect(broken.kind, record_index, base + start, broken.message))
+        tell(broken.kind, broken.message)
+    elif unproven is not None or zeros_left:
+        unproven = unproven or _Unproven(record_index, base + start)
+        for defect in unproven.defects_at_end(record_index, base + start, base + len(buffer)):
+            report(defect)
+
+
+class _Unproven:
+    """A run of frames whose two CRC fields are zero, and the all-zero frames that it ends in."""
+
+    def __init__(self, record_index: int, offset: int) -> None:
+        self._first = record_index
+        self._offset = offset
+        self._tail: tuple[int, int] | None = None  # record index and offset
+
+    @property
+    def ends_in_zeros(self) -> bool:
+        return self._tail is not None
+
+    def add(self, record_index: int, offset: int, payload_bytes: int) -> None:
+        if payload_bytes:
+            self._tail = None
+        elif self._tail is None:
+            self._tail = record_index, offset
+
+    def defect(self, stop: int) -> Defect:
+        count = stop - self._first
+        detail = f"{count:,} record(s) whose CRC fields are zero: nothing proves them"
+        return Defect("no-crc", self._first, self._offset, detail, count)
+
+    def defects_at_end(self, stop: int, offset: int, stream_bytes: int) -> Iterator[Defect]:
+        """Split what a writer left unproven from zeros that nobody wrote."""
+        tail, tail_offset = self._tail or (stop, offset)
+        if tail > self._first:
+            yield self.defect(tail)
+        if tail_offset < stream_bytes:
+            zeros = stream_bytes - tail_offset
+            detail = f"{zeros:,} zero bytes at the end: a tail that was never written"
+            yield Defect("torn-tail", tail, tail_offset, detail, 0)
 
 
 def _read_rest(
@@ -370,20 +432,6 @@ def _read_rest(
         pieces.append(piece)
         missing -= len(piece)
     return b"".join(pieces), base + start, 0, end - start
-
-
-def _cut_short(record_index: int, offset: int, detail: str) -> Defect:
-    return Defect("truncated", record_index, offset, f"file ends after {detail}")
-
-
-def _without_crc(run: tuple[int, int, int], stop: int, *, at_end: bool = False) -> Defect:
-    first, offset, zeros = run
-    count = stop - first
-    if at_end and zeros == count:
-        detail = f"{count * FRAME_BYTES:,} zero bytes at the end: a tail that was never written"
-        return Defect("torn-tail", first, offset, detail, 0)
-    detail = f"{count:,} record(s) whose CRC fields are zero: nothing proves them"
-    return Defect("no-crc", first, offset, detail, count)
 
 
 def read_records(path: str | os.PathLike[str], *, check: Check = "crc") -> Iterator[bytes]:

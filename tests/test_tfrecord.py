@@ -267,16 +267,16 @@ def test_what_is_not_bytes_is_refused(record):
 
 
 def test_a_record_of_2_gib_is_refused_before_memory_is_taken():
-    with mmap.mmap(-1, MAX_PAYLOAD_BYTES + 1) as record:  # pages that nobody has touched
-        writer = TFRecordWriter(Sink())
-        writer.write(b"first")
-        tracemalloc.start()
-        try:
-            with pytest.raises(RecordTooLarge, match="2 GiB") as caught:
-                writer.write(record)
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+    record = mmap.mmap(-1, MAX_PAYLOAD_BYTES + 1)  # pages that nobody has touched
+    writer = TFRecordWriter(Sink())
+    writer.write(b"first")
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordTooLarge, match="2 GiB") as caught:
+            writer.write(record)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
     assert peak < 1 << 20
     assert caught.value.record_index == 1
     assert writer.num_records == 1
