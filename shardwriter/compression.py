@@ -15,7 +15,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, NoReturn, Protocol
+from typing import Any, BinaryIO, Final, Literal, NoReturn, Protocol
 
 from isal import isal_zlib
 
@@ -38,9 +38,12 @@ def sniff(head: bytes) -> Compression:
     """Tell the compression of a file from its first bytes (12 are enough).
 
     A right length CRC comes before any magic number: a plain record of 35,615 bytes starts with
-    gzip's magic.
+    gzip's magic. Where that CRC is wrong the zeros of a short length still tell it from a magic
+    number: no gzip or zlib file has six of them there.
     """
     if len(head) >= 12 and struct.unpack("<I", head[8:12])[0] == masked_crc32c(head[:8]):
+        return "none"
+    if head[2:8] == bytes(6):
         return "none"
     if head[:2] == _GZIP_MAGIC:
         return "gzip"
@@ -88,6 +91,7 @@ class InflateStream:
         self._path = path
         self._input = b""
         self._consumed_bytes = 0  # of the file, in front of self._input
+        self._member_start = 0  # where its deflate data begins
         self._inflater: _Inflater | None = None
         self._check = 0
         self._member_bytes = 0
@@ -119,7 +123,14 @@ class InflateStream:
             try:
                 data = self._inflater.decompress(self._input, size)
             except _DEFLATE_ERROR as error:
-                self._fail("bad-deflate", f"compressed data is broken: {error}")
+                data = self._salvage(size)
+                try:
+                    self._fail("bad-deflate", f"compressed data is broken: {error}")
+                except CorruptFile as failure:
+                    self._pending = failure
+                    if not data:
+                        raise
+                return data
             if self._inflater.eof:
                 rest = self._inflater.unused_data
             else:
@@ -141,6 +152,35 @@ class InflateStream:
             if data:
                 return data
 
+    def _salvage(self, size: int) -> bytes:
+        """Return what the member holds between the last read and the fault, up to ``size`` bytes.
+
+        isal drops what it inflated in the call that fails. zlib's objects can be copied, so the
+        member is inflated once more, and the last call is repeated with the most output that does
+        not fail.
+        """
+        if not self._file.seekable():
+            return b""
+        self._file.seek(self._member_start)
+        inflater = zlib.decompressobj(wbits=-15)
+        skip = self._member_bytes
+        found = b""
+        while len(found) < size:
+            compressed = inflater.unconsumed_tail or self._file.read(_READ_BYTES)
+            most = min(skip or size - len(found), _OUTPUT_BYTES)
+            before = inflater.copy()
+            try:
+                data = inflater.decompress(compressed, most)
+            except zlib.error:
+                return found if skip else found + _inflate_most(before, compressed, most)
+            if not data and not compressed:
+                break
+            if skip:
+                skip -= len(data)
+            else:
+                found += data
+        return found
+
     def _begin_member(self) -> bool:
         """Parse the wrapper's head; False at the end of the file."""
         if self.num_members and not self._gzip:
@@ -157,6 +197,7 @@ class InflateStream:
             self._take(2)
         self.num_members += 1
         self._inflater = isal_zlib.decompressobj(wbits=-15)
+        self._member_start = self._consumed_bytes
         self._check = 0 if self._gzip else 1
         self._member_bytes = 0
         return True
@@ -170,8 +211,9 @@ class InflateStream:
             self._take(extra_bytes)
         for flag in (_FNAME, _FCOMMENT):
             if flags & flag:
-                while self._take(1) != b"\0":
-                    pass
+                while (end := self._input.find(0)) < 0:
+                    self._take(len(self._input) + 1)
+                self._take(end + 1)
         if flags & _FHCRC:
             self._take(2)
 
@@ -190,16 +232,17 @@ class InflateStream:
         self._input += self._file.read(_READ_BYTES)
 
     def _peek(self, size: int) -> bytes:
-        if len(self._input) < size:
-            self._fill()
-        return self._input[:size]
-
-    def _take(self, size: int) -> bytes:
+        """Return the next bytes; fewer than ``size`` at the end of the file."""
         while len(self._input) < size:
             have = len(self._input)
             self._fill()
             if len(self._input) == have:
-                self._fail("truncated", "compressed file ends inside a header or trailer")
+                break
+        return self._input[:size]
+
+    def _take(self, size: int) -> bytes:
+        if len(self._peek(size)) < size:
+            self._fail("truncated", "compressed file ends inside a header or trailer")
         taken, self._input = self._input[:size], self._input[size:]
         self._consumed_bytes += size
         return taken
@@ -208,6 +251,19 @@ class InflateStream:
         raise CorruptFile(
             f"{message} (byte {self._consumed_bytes:,} of the file)", kind=kind, path=self._path
         )
+
+
+def _inflate_most(inflater: Any, compressed: bytes, size: int) -> bytes:
+    """Inflate as many bytes as there are in front of a fault that is met before ``size`` bytes."""
+    most, too_many, found = 0, size, b""
+    while too_many - most > 1:
+        middle = (most + too_many) // 2
+        try:
+            found = inflater.copy().decompress(compressed, middle)
+            most = middle
+        except zlib.error:
+            too_many = middle
+    return found
 
 
 class OpenStream:

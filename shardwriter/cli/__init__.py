@@ -14,7 +14,6 @@ _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="shardwriter",
-    help="Write data as N TFRecord shards, and prove what is on disk.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,15 +29,21 @@ _stats_app = typer.Typer(
 _stats_app.command(name="shard-stats", context_settings=_SETTINGS)(stats)
 
 
-@app.callback()
-def _options(
-    version: bool = typer.Option(False, "--version", help="Print the version and stop."),
-) -> None:
-    if version:
+def _version(wanted: bool) -> None:
+    if wanted:
         from shardwriter import __version__
 
         typer.echo(f"shardwriter {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
+    ),
+) -> None:
+    """Write data as N TFRecord shards, and prove what is on disk."""
 
 
 def main() -> None:

@@ -25,7 +25,8 @@ def stats(
         ),
     ],
     check: Annotated[
-        _Check, typer.Option(help="What to prove: every byte, the framing, or nothing.")
+        _Check,
+        typer.Option(metavar="CHECK", help="What to prove: crc (every byte), length, or none."),
     ] = _Check.crc,
     all_shards: Annotated[
         bool, typer.Option("--all-shards", help="Show every shard, however many there are.")

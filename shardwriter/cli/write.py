@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from enum import Enum
 from pathlib import Path
@@ -43,7 +44,8 @@ def write(
         typer.Option("--shards", help="N, where OUT does not say it.", show_default=False),
     ] = None,
     format: Annotated[
-        _Format, typer.Option("--format", help="What SOURCE is; found by looking.")
+        _Format,
+        typer.Option(metavar="FORMAT", help="auto (by looking), image-folder, csv or python."),
     ] = _Format.auto,
     map: Annotated[
         str | None,
@@ -54,7 +56,7 @@ def write(
         bool, typer.Option("--shuffle", help="Write the items in a random order.")
     ] = False,
     seed: Annotated[
-        int | None, typer.Option(help="Chooses the random order.  [default: 0]", show_default=False)
+        int | None, typer.Option(help="Chooses the random order; 0 where it is left off.")
     ] = None,
     label: Annotated[
         str | None,
@@ -69,9 +71,12 @@ def write(
     loader_workers: Annotated[
         int, typer.Option(min=1, help="For a chosen N: how many loader workers a rank has.")
     ] = 1,
-    engine: Annotated[_Engine, typer.Option(help="Who does the work.")] = _Engine.serial,
+    engine: Annotated[
+        _Engine, typer.Option(metavar="ENGINE", help="Who does the work: serial.")
+    ] = _Engine.serial,
     backend: Annotated[
-        _Backend, typer.Option(help="Whose record writers: ours, or tf.io.TFRecordWriter.")
+        _Backend,
+        typer.Option(metavar="NAME", help="Whose record writers: native, or tensorflow's."),
     ] = _Backend.native,
     index: Annotated[
         bool, typer.Option("--index", help="Write <shard>.idx files for DALI and the PyPI loader.")
@@ -117,6 +122,8 @@ def write(
             overwrite=overwrite, engine=engine.value, backend=backend.value, dali_index=index
         )
         output = parse_output(out, shards)
+        # Rows and records come and go by the million, without cycles: collect less often.
+        gc.set_threshold(100_000, 20, 20)
         started = time.monotonic()
         opened = open_source(source, format.value, options.schema)
         if dry_run:
