@@ -15,7 +15,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, NoReturn, Protocol
+from typing import BinaryIO, Final, Literal, NoReturn, Protocol
 
 from isal import isal_zlib
 
@@ -68,7 +68,48 @@ class _Inflater(Protocol):
     def unused_data(self) -> bytes: ...
     @property
     def unconsumed_tail(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _ExactInflater:
+    """Inflates up to the byte in front of that at which the data is broken.
+
+    isal drops what it inflated in the call that fails. The objects of zlib can be copied, so a call
+    that fails is made again, for the most output that does not.
+    """
+
+    def __init__(self) -> None:
+        self._inflater = zlib.decompressobj(wbits=-15)
+
+    @property
+    def eof(self) -> bool:
+        return self._inflater.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inflater.unused_data
+
+    @property
+    def unconsumed_tail(self) -> bytes:
+        return self._inflater.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        before = after = self._inflater.copy()
+        try:
+            return self._inflater.decompress(data, max_length)
+        except zlib.error:
+            most, too_many, found = 0, max_length, b""
+            while too_many - most > 1:
+                middle = (most + too_many) // 2
+                attempt = before.copy()
+                try:
+                    found, after, most = attempt.decompress(data, middle), attempt, middle
+                except zlib.error:
+                    too_many = middle
+            if not found:
+                raise
+            self._inflater = after
+            return found
 
 
 class InflateStream:
@@ -122,15 +163,11 @@ class InflateStream:
             ended = not self._input
             try:
                 data = self._inflater.decompress(self._input, size)
-            except _DEFLATE_ERROR as error:
-                data = self._salvage(size)
-                try:
+            except (_DEFLATE_ERROR, zlib.error) as error:
+                if isinstance(self._inflater, _ExactInflater) or not self._file.seekable():
                     self._fail("bad-deflate", f"compressed data is broken: {error}")
-                except CorruptFile as failure:
-                    self._pending = failure
-                    if not data:
-                        raise
-                return data
+                self._go_back()
+                continue
             if self._inflater.eof:
                 rest = self._inflater.unused_data
             else:
@@ -152,34 +189,18 @@ class InflateStream:
             if data:
                 return data
 
-    def _salvage(self, size: int) -> bytes:
-        """Return what the member holds between the last read and the fault, up to ``size`` bytes.
-
-        isal drops what it inflated in the call that fails. zlib's objects can be copied, so the
-        member is inflated once more, and the last call is repeated with the most output that does
-        not fail.
-        """
-        if not self._file.seekable():
-            return b""
+    def _go_back(self) -> None:
+        """Inflate the member once more, up to where reading stands, to come close to a fault."""
         self._file.seek(self._member_start)
-        inflater = zlib.decompressobj(wbits=-15)
+        self._input = b""
+        self._inflater = _ExactInflater()
         skip = self._member_bytes
-        found = b""
-        while len(found) < size:
-            compressed = inflater.unconsumed_tail or self._file.read(_READ_BYTES)
-            most = min(skip or size - len(found), _OUTPUT_BYTES)
-            before = inflater.copy()
-            try:
-                data = inflater.decompress(compressed, most)
-            except zlib.error:
-                return found if skip else found + _inflate_most(before, compressed, most)
-            if not data and not compressed:
-                break
-            if skip:
-                skip -= len(data)
-            else:
-                found += data
-        return found
+        while skip:
+            if not self._input:
+                self._fill()
+            skip -= len(self._inflater.decompress(self._input, min(skip, _OUTPUT_BYTES)))
+            self._input = self._inflater.unconsumed_tail
+        self._consumed_bytes = self._file.tell() - len(self._input)
 
     def _begin_member(self) -> bool:
         """Parse the wrapper's head; False at the end of the file."""
@@ -212,7 +233,9 @@ class InflateStream:
         for flag in (_FNAME, _FCOMMENT):
             if flags & flag:
                 while (end := self._input.find(0)) < 0:
-                    self._take(len(self._input) + 1)
+                    self._take(len(self._input))
+                    if not self._peek(1):
+                        self._fail("truncated", "compressed file ends inside a header")
                 self._take(end + 1)
         if flags & _FHCRC:
             self._take(2)
@@ -251,19 +274,6 @@ class InflateStream:
         raise CorruptFile(
             f"{message} (byte {self._consumed_bytes:,} of the file)", kind=kind, path=self._path
         )
-
-
-def _inflate_most(inflater: Any, compressed: bytes, size: int) -> bytes:
-    """Inflate as many bytes as there are in front of a fault that is met before ``size`` bytes."""
-    most, too_many, found = 0, size, b""
-    while too_many - most > 1:
-        middle = (most + too_many) // 2
-        try:
-            found = inflater.copy().decompress(compressed, middle)
-            most = middle
-        except zlib.error:
-            too_many = middle
-    return found
 
 
 class OpenStream:
