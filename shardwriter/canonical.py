@@ -19,14 +19,21 @@ def loads(text: str | bytes) -> Any:
     """Parse JSON and refuse an object that says one key twice.
 
     Raises:
-        ValueError: It is no JSON, or has a key twice.
+        ValueError: It is no JSON, has a key twice, a number that is none, or nests too deep.
     """
-    return json.loads(text, object_pairs_hook=_object)
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
 
 
 def digest(value: Any) -> str:
     """Return ``sha256:`` and the hash of a value's canonical JSON."""
     return "sha256:" + hashlib.sha256(dumps(value).encode("ascii")).hexdigest()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

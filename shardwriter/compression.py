@@ -198,8 +198,14 @@ class InflateStream:
         while skip:
             if not self._input:
                 self._fill()
-            skip -= len(self._inflater.decompress(self._input, min(skip, _OUTPUT_BYTES)))
+            try:
+                data = self._inflater.decompress(self._input, min(skip, _OUTPUT_BYTES))
+            except zlib.error as error:
+                self._fail("bad-deflate", f"compressed data is broken: {error}")
+            if not data and not self._input:
+                self._fail("truncated", "compressed data ends earlier than it did a moment ago")
             self._input = self._inflater.unconsumed_tail
+            skip -= len(data)
         self._consumed_bytes = self._file.tell() - len(self._input)
 
     def _begin_member(self) -> bool:

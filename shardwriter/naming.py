@@ -108,9 +108,10 @@ def parse_shard_file(file_name: str) -> ShardName | None:
     if match["ext"].endswith(DALI_INDEX_SUFFIX):
         return None  # lies beside a shard, is none
     shard_index, num_shards = int(match["i"]), int(match["n"])
-    if shard_index >= num_shards:
-        return None
-    return ShardName(ShardPattern(match["stem"], num_shards, match["ext"]), shard_index)
+    pattern = ShardPattern(match["stem"], num_shards, match["ext"])
+    if shard_index >= num_shards or pattern.shard_file(shard_index) != file_name:
+        return None  # so a pattern stands for one name of each shard
+    return ShardName(pattern, shard_index)
 
 
 def pattern_from_template(template: str, num_shards: int) -> ShardPattern | None:
@@ -219,10 +220,10 @@ def parse_output(out: str | os.PathLike[str], num_shards: int | None = None) -> 
     if not ext and not _TFRECORD_PARTS.intersection(p.lower() for p in stem.split(".")):
         stem += ".tfrecord"
     output = Output(directory or ".", stem, ext, noted, compression)
-    # What is written must be found again: a stem such as "a-00001-of-00002" would be read as
-    # a shard of "a", and one that is all extension would leave no name.
+    # What is written must be found again, from its file names and from its manifest: a stem such
+    # as "a..b" would be refused there, and one that is all extension would leave no name.
     probe = output.pattern(1)
-    parsed = parse_shard_file(probe.shard_file(0))
-    if parsed is None or parsed.pattern != probe or output.name.startswith("."):
+    known = pattern_from_template(probe.template, 1)
+    if known != probe or output.name.startswith(".") or "\0" in base:
         raise OptionError(f"{base!r} can not be a dataset's name", hint="use a name such as train")
     return output

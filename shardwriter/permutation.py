@@ -54,19 +54,35 @@ class Permutation:
         return self.size
 
     def __call__(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Map int64[k] places to the int64[k] items that stand there."""
+        """Map int64[k] places to the int64[k] items that stand there.
+
+        Raises:
+            IndexError: A place lies outside of 0..n-1.
+        """
+        places = self._inside(indices)
         if self._order is not None:
-            return self._order[np.asarray(indices, np.int64)]
-        return self._walk(indices, self._round_trip)
+            return np.asarray(self._order[places])
+        return self._walk(places, self._round_trip)
 
     def inverse(self, items: ArrayLike) -> NDArray[np.int64]:
-        """Map int64[k] items to the int64[k] places where they stand."""
-        if self._order is not None:
-            return np.argsort(self._order, kind="stable")[np.asarray(items, np.int64)]
-        return self._walk(items, self._round_trip_back)
+        """Map int64[k] items to the int64[k] places where they stand.
 
-    def _walk(self, values: ArrayLike, step: Callable[[_U64], _U64]) -> NDArray[np.int64]:
-        cells = np.atleast_1d(np.asarray(values)).astype(np.uint64)
+        Raises:
+            IndexError: An item lies outside of 0..n-1.
+        """
+        inside = self._inside(items)
+        if self._order is not None:
+            return np.asarray(np.argsort(self._order, kind="stable")[inside])
+        return self._walk(inside, self._round_trip_back)
+
+    def _inside(self, values: ArrayLike) -> NDArray[np.int64]:
+        numbers = np.asarray(values, np.int64)
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= self.size):
+            raise IndexError(f"an index lies outside of 0..{self.size - 1}")
+        return numbers
+
+    def _walk(self, values: NDArray[np.int64], step: Callable[[_U64], _U64]) -> NDArray[np.int64]:
+        cells = np.atleast_1d(values).astype(np.uint64)
         cells = step(cells)
         outside = np.flatnonzero(cells >= self.size)
         while outside.size:

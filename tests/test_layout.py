@@ -1,0 +1,108 @@
+"""The law against a model that deals items one by one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwriter import layout
+
+CASES = st.integers(0, 60).flatmap(
+    lambda t: st.tuples(
+        st.just(t), st.integers(1, 9), st.sets(st.integers(0, max(0, t - 1)), max_size=t)
+    )
+)
+
+
+def deal(num_items, num_shards, gaps):
+    """What each shard holds, item by item."""
+    shards = [[] for _ in range(num_shards)]
+    for item in range(num_items):
+        if item not in gaps:
+            shards[item % num_shards].append(item)
+    return shards
+
+
+@given(CASES)
+def test_every_item_has_its_place_and_every_place_its_item(case):
+    num_items, num_shards, gaps = case
+    ordered = sorted(gaps)
+    for shard, items in enumerate(deal(num_items, num_shards, gaps)):
+        for place, item in enumerate(items):
+            assert layout.shard_index(item, num_shards) == shard
+            assert layout.position(item, num_shards, ordered) == place
+            assert layout.item_index(shard, place, num_shards, ordered) == item
+
+
+@given(st.integers(0, 1000), st.integers(1, 50))
+def test_without_gaps_the_law_is_div_and_mod(item, num_shards):
+    assert layout.position(item, num_shards) == item // num_shards
+    assert layout.item_index(item % num_shards, item // num_shards, num_shards) == item
+
+
+@given(CASES)
+def test_records_are_counted_past_the_gaps(case):
+    num_items, _, gaps = case
+    gaps = {gap for gap in gaps if gap < num_items}
+    expected = [item for item in range(num_items) if item not in gaps]
+    ordered = sorted(gaps)
+    records = np.arange(len(expected))
+    assert layout.source_indices(records, ordered).tolist() == expected
+    assert layout.source_indices(records, np.array(ordered, np.int64)).tolist() == expected
+    assert [layout.source_index(r, ordered) for r in range(len(expected))] == expected
+
+
+def test_the_index_of_one_record_may_be_a_number():
+    assert int(layout.source_indices(2, [0, 1])) == 4
+
+
+@given(st.integers(0, 200), st.integers(1, 20))
+def test_items_are_shared_out_evenly(num_items, num_shards):
+    counts = [layout.num_shard_items(num_items, num_shards, s) for s in range(num_shards)]
+    assert counts == [len(items) for items in deal(num_items, num_shards, ())]
+    assert sum(counts) == num_items
+    assert max(counts) - min(counts) <= 1
+
+
+@given(CASES)
+def test_shards_that_were_dealt_keep_the_law(case):
+    num_items, num_shards, gaps = case
+    gaps = {gap for gap in gaps if gap < num_items}
+    shards = deal(num_items, num_shards, gaps)
+    assert layout.law_breach([len(s) for s in shards], num_items, sorted(gaps)) is None
+    per_shard = layout.gaps_per_shard(gaps, num_shards)
+    assert per_shard == [sum(g % num_shards == s for g in gaps) for s in range(num_shards)]
+
+
+@given(CASES, st.data())
+def test_a_shard_that_is_off_is_named(case, data):
+    num_items, num_shards, gaps = case
+    gaps = {gap for gap in gaps if gap < num_items}
+    counts = [len(s) for s in deal(num_items, num_shards, gaps)]
+    shard = data.draw(st.integers(0, num_shards - 1))
+    wrong = counts.copy()
+    wrong[shard] += data.draw(st.sampled_from([-1, 1, 5]))
+    found = layout.law_breach(wrong, num_items, sorted(gaps))
+    assert found == (shard, counts[shard], wrong[shard])
+
+
+def test_the_first_of_several_breaches_is_told():
+    assert layout.law_breach([2, 1, 1], 6) == (1, 2, 1)
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_runs_hold_the_gaps(gaps):
+    ordered = sorted(gaps)
+    runs = layout.to_runs(ordered)
+    assert layout.from_runs(runs) == ordered
+    assert all(count > 0 for _, count in runs)
+    # Runs never touch, so there is one way to write a set of gaps.
+    assert all(a + n < b for (a, n), (b, _) in pairwise(runs))
+
+
+def test_the_runs_of_the_format():
+    assert layout.to_runs([17, 90, 91]) == [[17, 1], [90, 2]]
+    assert layout.to_runs([]) == []
