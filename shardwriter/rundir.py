@@ -18,10 +18,10 @@ steps, each of which can be repeated, and the manifest comes last. So a final na
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -76,12 +76,13 @@ class Journal:
 
     def flush(self) -> None:
         """Write the noted facts, so that they outlive this process."""
-        if self._lines:
-            data = b"".join(self._lines)
-            with storage_errors(self._path):
-                while data:
-                    data = data[os.write(self._descriptor, data) :]
-            self._lines.clear()
+        data = b"".join(self._lines)
+        with storage_errors(self._path):
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+                # A disk that is full may take half a line: the next flush goes on behind it.
+                self._lines = [data]
+        self._lines.clear()
 
     def sync(self) -> None:
         """Write the noted facts, so that they outlive a power cut."""
@@ -207,10 +208,9 @@ class RunDirectory:
 
     def begin(self, run: dict[str, Any]) -> None:
         """Empty the directory and write run.json, the first thing in it."""
-        for file_name in self.storage.list(self.path):
-            if file_name != "lock":
-                self.storage.delete(self._file(file_name))
+        self._empty()
         self._write_synced("run.json", canonical.dumps({"format": FORMAT, **run}))
+        self.storage.sync_directory(self.directory)  # the run directory's own name
 
     def shard_path(self, shard: int) -> str:
         """Path of a growing shard."""
@@ -270,15 +270,20 @@ class RunDirectory:
         """Commit to this manifest and give every file its final name."""
         self._write_synced("commit.json", manifest.dumps())
         self.roll_forward()
+        self.discard()
 
     def roll_forward(self) -> None:
-        """Go through the steps of a publication; those already done change nothing."""
+        """Go through the steps of a publication; those already done change nothing.
+
+        Afterwards the run directory is empty, and still claimed.
+        """
         text = Path(self._file("commit.json")).read_text(encoding="ascii")
         manifest = parse_manifest(text, self._file("commit.json"))
         pattern, storage = manifest.pattern, self.storage
         final = os.path.join(self.directory, pattern.manifest_file)
-        if self._holds(final, text):
-            # Everything but the cleaning was done.
+        # The manifest there may have the same text and be of an older run of the same job: only
+        # where the index has left, which is the last to go, was everything done but the cleaning.
+        if storage.size(self._file("index")) is None and self._holds(final, text):
             self._clean_up(pattern)
             return
         with_dali = storage.size(self._file(_DALI_MARK)) is not None
@@ -305,22 +310,30 @@ class RunDirectory:
             return False
 
     def _clean_up(self, current: ShardPattern) -> None:
-        """Delete other generations, then the run directory."""
+        """Delete other generations, then everything in the run directory but the lock."""
         for pattern, shards in generations(self.storage.list(self.directory), self.name).items():
             if pattern != current:
                 for shard in shards:
                     path = os.path.join(self.directory, pattern.shard_file(shard))
-                    self.storage.delete(path)
+                    # The shard goes last: it is what tells that there is something to delete.
                     self.storage.delete(path + DALI_INDEX_SUFFIX)
-        self.discard()
+                    self.storage.delete(path)
+        self._empty()
+
+    def _empty(self) -> None:
+        """Delete everything but the lock; commit.json last, so that cleaning can be finished."""
+        files = self.storage.list(self.path)
+        for file_name in sorted(files, key=lambda name: name == "commit.json"):
+            if file_name != "lock":
+                self.storage.delete(self._file(file_name))
 
     def discard(self) -> None:
         """Delete the run directory; the lock file goes last."""
-        with storage_errors(self.path):
-            for entry in os.scandir(self.path):
-                if entry.name != "lock":
-                    os.unlink(entry)
-            shutil.rmtree(self.path)
+        self._empty()
+        self.storage.delete(self._file("lock"))
+        # Another process may have made its own lock there a moment ago: then the folder is its.
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path)
 
     def release(self) -> None:
         """Give the lock back."""
