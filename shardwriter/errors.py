@@ -74,7 +74,9 @@ class ShardwriterError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own __reduce__ would lose keyword arguments; the fields travel as state.
-        return copyreg.__newobj__, (type(self), self.message), self.__dict__.copy()  # type: ignore[attr-defined]
+        # ImportError keeps `path` in a slot of its own, outside of __dict__.
+        state = {**self.__dict__, "path": self.path}
+        return copyreg.__newobj__, (type(self), self.message), state  # type: ignore[attr-defined]
 
     @property
     def where(self) -> str:

@@ -79,6 +79,8 @@ class Index:
             self._refuse(f"{size} bytes do not hold {num_shards} counts")
         numbers = np.memmap(path, dtype="<u8", mode="r", offset=8)
         self.counts = numbers[3 : 3 + num_shards].astype(np.int64)
+        if num_shards and not 0 <= self.counts.min() <= self.counts.max() <= len(numbers):
+            self._refuse(f"{size} bytes do not hold the records of a shard")
         starts = 3 + num_shards + np.concatenate(([0], np.cumsum(self.counts)))
         if int(starts[-1]) + num_gaps != len(numbers):
             self._refuse(f"{size} bytes do not hold {int(self.counts.sum())} offsets")

@@ -9,12 +9,14 @@ known here are kept as they are and written back.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from shardwriter import canonical
+from shardwriter.compression import SUFFIXES
 from shardwriter.errors import ManifestError
 from shardwriter.layout import from_runs, law_breach, to_runs
 from shardwriter.naming import ShardPattern, pattern_from_template
@@ -67,7 +69,8 @@ class Manifest:
         order: What was done to source order: ``shuffle`` and ``split``.
         schema: The manifest's own ``schema`` object.
         labels: Label counts, or None.
-        extra: Keys that this version does not know.
+        extra: Keys that this version does not know; those inside of ``index``, ``shards`` and
+            ``skipped`` under that name.
     """
 
     pattern: ShardPattern
@@ -116,7 +119,9 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as a JSON object."""
+        extra = self.extra
         columns: dict[str, Any] = {
+            **extra.get("shards", {}),
             "crc32c": [_hex(shard.crc32c) for shard in self.shards],
             "file_bytes": [shard.file_bytes for shard in self.shards],
             "files": self.pattern.template,
@@ -126,10 +131,11 @@ class Manifest:
         if self.compression["type"] != "none":
             columns["file_crc32c"] = [_hex(shard.file_crc32c or 0) for shard in self.shards]
         return {
-            **self.extra,
+            **{key: value for key, value in extra.items() if key not in _KNOWN_PARTS},
             "compression": dict(self.compression),
             "format": FORMAT,
             "index": {
+                **extra.get("index", {}),
                 "crc32c": _hex(self.index.crc32c),
                 "file": self.index.file,
                 "file_bytes": self.index.file_bytes,
@@ -145,7 +151,11 @@ class Manifest:
             "payload_bytes": self.payload_bytes,
             "schema": dict(self.schema),
             "shards": columns,
-            "skipped": {"count": len(self.gaps), "runs": to_runs(self.gaps)},
+            "skipped": {
+                **extra.get("skipped", {}),
+                "count": len(self.gaps),
+                "runs": to_runs(self.gaps),
+            },
             "source": dict(self.source),
         }
 
@@ -174,6 +184,15 @@ _KNOWN: Final = frozenset(
         "source",
     ]
 )
+
+
+_KNOWN_PARTS: Final = {
+    "index": frozenset(["crc32c", "file", "file_bytes"]),
+    "shards": frozenset(
+        ["crc32c", "file_bytes", "file_crc32c", "files", "payload_bytes", "records"]
+    ),
+    "skipped": frozenset(["count", "runs"]),
+}
 
 
 def load_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -207,50 +226,55 @@ def parse_manifest(text: str | bytes, path: str | None = None) -> Manifest:
 
 def _from_json(data: Mapping[str, Any]) -> Manifest:
     num_shards = _count(data["num_shards"], "num_shards")
+    num_items = _count(data["num_items"], "num_items")
+    for key in ("compression", "index", "order", "schema", "shards", "skipped", "source"):
+        if not isinstance(data[key], dict):
+            raise ValueError(f"{key} is no object")
     columns = data["shards"]
     pattern = pattern_from_template(columns["files"], num_shards)
     if pattern is None or pattern.name != data["name"]:
         raise ValueError(f"its file pattern is {columns['files']!r}")
     names = ["records", "payload_bytes", "file_bytes", "crc32c"]
-    if data["compression"]["type"] != "none":
+    if data["compression"]["type"] not in SUFFIXES:
+        raise ValueError(f"its compression is {data['compression']['type']!r}")
+    compressed = data["compression"]["type"] != "none"
+    if compressed:
         names.append("file_crc32c")
     for name in names:
         if len(columns[name]) != num_shards:
             raise ValueError(
                 f"shards.{name} has {len(columns[name])} entries for {num_shards} shards"
             )
-    file_crcs = columns.get("file_crc32c", [None] * num_shards)
     shards = [
         SealedShard(
             _count(columns["records"][s], "records"),
             _count(columns["payload_bytes"][s], "payload_bytes"),
             _count(columns["file_bytes"][s], "file_bytes"),
-            int(columns["crc32c"][s], 16),
-            None if file_crcs[s] is None else int(file_crcs[s], 16),
+            _crc(columns["crc32c"][s]),
+            _crc(columns["file_crc32c"][s]) if compressed else None,
         )
         for s in range(num_shards)
     ]
     index = data["index"]
-    if "/" in index["file"] or ".." in index["file"]:
+    if index["file"] != pattern.index_file:
         raise ValueError(f"its index file is {index['file']!r}")
-    gaps = from_runs(data["skipped"]["runs"])
+    gaps = _gaps(data["skipped"]["runs"], num_items)
     manifest = Manifest(
         pattern,
-        _count(data["num_items"], "num_items"),
+        num_items,
         shards,
         gaps,
         data["compression"],
-        IndexEntry(
-            index["file"], _count(index["file_bytes"], "file_bytes"), int(index["crc32c"], 16)
-        ),
+        IndexEntry(index["file"], _count(index["file_bytes"], "file_bytes"), _crc(index["crc32c"])),
         data["job"],
         data["source"],
         data["order"],
         data["schema"],
         data.get("labels"),
         data.get("metadata", {}),
-        {key: value for key, value in data.items() if key not in _KNOWN},
+        _unknown(data),
     )
+    schema_from_json(manifest.schema)
     if len(gaps) != data["skipped"]["count"]:
         raise ValueError(f"skipped.count is {data['skipped']['count']}, its runs hold {len(gaps)}")
     for key in ("num_records", "payload_bytes"):
@@ -261,6 +285,34 @@ def _from_json(data: Mapping[str, Any]) -> Manifest:
         shard, expected, count = breach
         raise ValueError(f"shard {shard} has {count} records, the law gives {expected}")
     return manifest
+
+
+def _unknown(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what this version does not know, at the top and one level down."""
+    extra = {key: value for key, value in data.items() if key not in _KNOWN}
+    for part, known in _KNOWN_PARTS.items():
+        rest = {key: value for key, value in data[part].items() if key not in known}
+        if rest:
+            extra[part] = rest
+    return extra
+
+
+def _gaps(runs: Any, num_items: int) -> list[int]:
+    """Turn runs into gaps, once it is known that they are in order and within the items."""
+    stop = 0
+    for first, count in runs:
+        if _count(first, "a run's first item") < stop or _count(count, "a run's length") < 1:
+            raise ValueError(f"skipped.runs has {[first, count]} out of order")
+        stop = first + count
+    if stop > num_items:
+        raise ValueError(f"skipped.runs goes to item {stop - 1:,} of {num_items:,}")
+    return from_runs(runs)
+
+
+def _crc(text: Any) -> int:
+    if not isinstance(text, str) or not re.fullmatch("[0-9a-f]{8}", text):
+        raise ValueError(f"{text!r} is no CRC of 8 hex digits")
+    return int(text, 16)
 
 
 def _hex(crc: int) -> str:

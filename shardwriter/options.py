@@ -34,6 +34,11 @@ SKIP: Final = _Skip()
 """Returned by a map: this item gives no record. It keeps its index and leaves a gap."""
 
 
+def _is_count(value: object, stop: int | None = None) -> bool:
+    """Whether a value is an int from 0 up; what goes into the job's hash is no other number."""
+    return type(value) is int and value >= 0 and (stop is None or value < stop)
+
+
 @dataclass(frozen=True)
 class DatasetOptions:
     """What decides the bytes, beside the source.
@@ -55,10 +60,16 @@ class DatasetOptions:
     def __post_init__(self) -> None:
         if self.map is not None and not callable(self.map):
             raise OptionError(f"map is {type(self.map).__name__}, not a callable")
-        if self.limit is not None and self.limit < 0:
-            raise OptionError(f"limit is {self.limit}: it is a number of items, 0 or more")
-        if self.shuffle_seed is not None and not 0 <= self.shuffle_seed < 2**64:
-            raise OptionError(f"seed is {self.shuffle_seed}: it is a number from 0 to 2^64 - 1")
+        if self.limit is not None and not _is_count(self.limit):
+            raise OptionError(f"limit is {self.limit!r}: it is a number of items, 0 or more")
+        if self.shuffle_seed is not None and not _is_count(self.shuffle_seed, 2**64):
+            raise OptionError(f"seed is {self.shuffle_seed!r}: it is a number from 0 to 2^64 - 1")
+        for name, feature_type in self.schema.items():
+            if not isinstance(feature_type, FeatureType):
+                raise OptionError(
+                    f"the schema gives {name!r} as {feature_type!r}, not as a FeatureType",
+                    hint="parse_schema_option('id=string,price=float') makes them from text",
+                )
 
 
 @dataclass(frozen=True)

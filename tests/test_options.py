@@ -1,0 +1,77 @@
+"""Options are checked when they are made."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+
+import pytest
+
+from shardwriter.errors import OptionError
+from shardwriter.options import SKIP, DatasetOptions, RunOptions
+from shardwriter.schema import FeatureType
+
+
+def test_defaults_are_good():
+    assert DatasetOptions() == DatasetOptions(map=None, limit=None, shuffle_seed=None)
+    assert RunOptions() == RunOptions(overwrite=False, engine=RunOptions().engine)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"map": len},
+        {"limit": 0},
+        {"limit": 10**12},
+        {"shuffle_seed": 0},
+        {"shuffle_seed": 2**64 - 1},
+        {"schema": {"a": FeatureType("int64", "int64")}},
+    ],
+)
+def test_what_can_be_done_is_taken(options):
+    for name, value in options.items():
+        assert getattr(DatasetOptions(**options), name) == value
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("map", "module:callable"),
+        ("limit", -1),
+        ("limit", 2.0),
+        ("limit", "10"),
+        ("limit", True),
+        ("shuffle_seed", -1),
+        ("shuffle_seed", 2**64),
+        ("shuffle_seed", 1.5),
+        ("shuffle_seed", "0"),
+        ("schema", {"a": "int64"}),
+        ("schema", {"a": int}),
+    ],
+)
+def test_what_can_not_be_done_is_refused_by_name(option, value):
+    with pytest.raises(OptionError, match=option.removeprefix("shuffle_")):
+        DatasetOptions(**{option: value})
+
+
+@pytest.mark.parametrize(("option", "value"), [("engine", "threads"), ("backend", "torch")])
+def test_unknown_ways_to_run_are_refused_with_those_there_are(option, value):
+    with pytest.raises(OptionError, match=option) as caught:
+        RunOptions(**{option: value})
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("options", [DatasetOptions(), RunOptions()])
+def test_options_do_not_change(options):
+    field = dataclasses.fields(options)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(options, field, 1)
+
+
+def test_skip_is_one_object_everywhere():
+    assert pickle.loads(pickle.dumps(SKIP)) is SKIP
+    assert copy.deepcopy(SKIP) is SKIP
+    assert copy.copy(SKIP) is SKIP
+    assert repr(SKIP) == "SKIP"
+    assert not SKIP
