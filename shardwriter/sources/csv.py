@@ -8,8 +8,8 @@ that the type of a cell never depends on where the table was cut:
 - else ``bytes`` (the text in UTF-8).
 
 An empty cell is a feature without a kind, as TFX writes it. Several files of one header are one
-table. A compressed file or a pipe is unpacked into a temporary file first, since rows are read by
-their position.
+table. A gzip file or a pipe is unpacked into a temporary file first, since rows are read by their
+position.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from __future__ import annotations
 import csv
 import io
 import os
-import shutil
+import re
 import sys
 import tempfile
+import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from typing import IO, Any, Final
 
@@ -41,6 +43,8 @@ _BLOCK_ROWS: Final = 1024
 _BLOCK_BYTES: Final = 4 << 20
 _READ_BYTES: Final = 1 << 20
 _MAX_CELL_BYTES: Final = 1 << 30
+_MAX_HEADER_BYTES: Final = 1 << 20
+_MAX_OPEN_FILES: Final = 32
 _INT64_MAX: Final = 2**63 - 1
 _INT64_MIN: Final = -(2**63)
 _FLOAT32_MAX: Final = 2.0**128 - 2.0**103  # a number from here on rounds to infinity
@@ -77,13 +81,20 @@ class CsvTable:
     ) -> None:
         # A cell may be as large as a record; the module's own limit is 128 KiB.
         csv.field_size_limit(_MAX_CELL_BYTES)
-        self._offsets = _OffsetTable()
+        open_files = ExitStack()
+        weakref.finalize(self, open_files.close)
+        self._offsets = open_files.enter_context(_OffsetTable())
+        spool = open_files.enter_context(_Spool())
         self._files: list[_File] = []
+        self._open_files: list[_File] = []  # opened longest ago first
+        open_files.callback(_close_all, self._open_files)
         self._first_rows: list[int] = []
         typing: _Typing | None = None
         num_rows = 0
         for path in paths:
-            file = _File(path)
+            file = _File(path, spool)
+            self._open(file)
+            file.read_header()
             if typing is None:
                 self._header = file.header
                 typing = _Typing(file.header, dict(schema or {}), path)
@@ -144,13 +155,27 @@ class CsvTable:
                     end = min(end, self._first_rows[number + 1])
                 # A file has one offset more than rows, hence "+ number".
                 begin_bytes, end_bytes = self._offsets.span(first + number, end + number)
-                rows += self._files[number].rows(begin_bytes, end_bytes, end - first)
+                file = self._files[number]
+                self._open(file)
+                rows += file.rows(begin_bytes, end_bytes, end - first)
                 first = end
-        cells = zip(*rows, strict=True)
-        return {
-            name: _CONVERT[kind](column)
-            for name, kind, column in zip(self._header, self._kinds, cells, strict=True)
-        }
+        cells = zip(*rows, strict=True) if rows else [()] * len(self._header)
+        columns = {}
+        for name, kind, column in zip(self._header, self._kinds, cells, strict=True):
+            try:
+                columns[name] = _CONVERT[kind](column)
+            except (ValueError, OverflowError):
+                raise _changed(self._files[0].path) from None
+        return columns
+
+    def _open(self, file: _File) -> None:
+        """Open a file, and close the one that was opened longest ago where there are many."""
+        if file.is_open:
+            return
+        if len(self._open_files) >= _MAX_OPEN_FILES:
+            self._open_files.pop(0).close()
+        self._open_files.append(file)
+        file.open()
 
     def digest(self) -> dict[str, Any]:
         """Return sizes and checksums of the files, in order."""
@@ -176,6 +201,34 @@ class _OffsetTable:
         end = int.from_bytes(os.pread(descriptor, 8, 8 * stop), sys.byteorder)
         return begin, end
 
+    def __enter__(self) -> _OffsetTable:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+
+
+class _Spool:
+    """What was unpacked or came through a pipe: all in one temporary file, one after the other."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as the table
+
+    def copy(self, read: Callable[[int], bytes]) -> int:
+        """Append everything that can be read, and return where it begins."""
+        begin = self.file.seek(0, os.SEEK_END)
+        while data := read(1 << 20):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self.file.write(rest) :]
+        return begin
+
+    def __enter__(self) -> _Spool:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.file.close()
+
 
 class _Lines:
     """The lines of a file, in blocks of about a megabyte, and where each begins.
@@ -184,8 +237,9 @@ class _Lines:
     are those of the last block and of what its rows still reach back to.
     """
 
-    def __init__(self, file: IO[bytes], path: str) -> None:
+    def __init__(self, file: IO[bytes], begin: int, path: str) -> None:
         self._file = file
+        self._begin = begin
         self._path = path
         self._begins = np.zeros(1, np.int64)  # of the lines from _first_line on
         self._first_line = 0
@@ -193,7 +247,7 @@ class _Lines:
         self.crc32c = 0
 
     def __iter__(self) -> Iterator[list[str]]:
-        self._file.seek(0)
+        self._file.seek(self._begin)
         while data := self._file.read(_READ_BYTES):
             if not data.endswith(b"\n"):
                 data += self._file.readline()
@@ -229,36 +283,112 @@ def _not_utf8(byte: int, path: str, line: int) -> SourceError:
     )
 
 
-class _File:
-    """One CSV file, seekable and uncompressed whatever it was."""
+def _changed(path: str) -> SourceError:
+    return SourceError(
+        "the file has changed since its rows were counted",
+        path=path,
+        hint="write the dataset again when nothing writes to the source",
+    )
 
-    def __init__(self, path: str) -> None:
+
+def _malformed(error: csv.Error, path: str, line: int) -> SourceError:
+    problem, hint = str(error), None
+    if "end of data" in problem:
+        problem = "a quote that is opened in this row is never closed"
+        hint = 'a " inside a quoted cell is written twice'
+    return SourceError(problem, path=path, line=line, hint=hint)
+
+
+class _File:
+    """One CSV file, read by position: as it is, or as it was copied into the spool."""
+
+    def __init__(self, path: str, spool: _Spool) -> None:
         self.path = path
         self.crc32c = 0
         self.size_bytes = 0
+        self.mtime_ns = 0
+        self.header: list[str] = []
+        self._delimiter = ","
+        self._file: IO[bytes] | None = None
+        self._begin = 0
+        self._state: tuple[int, ...] | None = None
         try:
-            self._file = _seekable(path)
-            self.mtime_ns = os.fstat(self._file.fileno()).st_mtime_ns
+            if path == "-" or not os.path.isfile(path):
+                with open(0 if path == "-" else path, "rb", closefd=path != "-") as pipe:
+                    self._begin, self._file = spool.copy(pipe.read), spool.file
+                return
+            self.mtime_ns = os.stat(path).st_mtime_ns
+            with open_stream(path) as stream:
+                # No table is a zlib stream, and text such as "x^2" begins like one.
+                if stream.compression == "gzip":
+                    self._begin, self._file = spool.copy(stream.read), spool.file
         except OSError as error:
             raise SourceError(f"can not be read: {error.strerror}", path=path) from error
-        first = self._file.readline()
-        self._delimiter = _delimiter(first)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows can be read."""
+        return self._file is not None
+
+    def open(self) -> None:
+        """Open the file; it has to be as it was the first time."""
         try:
-            text = first.removeprefix(_BOM).decode("utf-8")
+            self._file = open(self.path, "rb")  # noqa: SIM115 - until close()
+            state = self._stat()
+        except OSError as error:
+            raise SourceError(f"can not be read: {error.strerror}", path=self.path) from error
+        if self._state is None:
+            self._state = state
+        self._check_unchanged()
+
+    def close(self) -> None:
+        """Close the file; it can be opened again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _stat(self) -> tuple[int, ...]:
+        assert self._file is not None
+        stat = os.fstat(self._file.fileno())
+        return stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev
+
+    def _check_unchanged(self) -> None:
+        if self._state is not None and self._stat() != self._state:
+            raise _changed(self.path)
+
+    def read_header(self) -> None:
+        """Read the names of the columns, which may go over several lines when quoted."""
+        assert self._file is not None
+        self._file.seek(self._begin)
+        data = first = _read_line(self._file)
+        while data.count(b'"') % 2 and len(data) < _MAX_HEADER_BYTES:
+            line = _read_line(self._file)
+            if not line:
+                break
+            data += line
+        self._delimiter = _delimiter(data)
+        try:
+            text = data.removeprefix(_BOM).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise _not_utf8(first[error.start], path, 1) from None
-        self.header = next(csv.reader([text], delimiter=self._delimiter, strict=True), [])
-        self._check_header(first)
+            data = data.removeprefix(_BOM)
+            line_number = 1 + data.count(b"\n", 0, error.start)
+            raise _not_utf8(data[error.start], self.path, line_number) from None
+        if "\0" in text:
+            raise SourceError("this is a binary file and no CSV", path=self.path, line=1)
+        lines = io.StringIO(text, newline="\n")
+        try:
+            self.header = next(csv.reader(lines, delimiter=self._delimiter, strict=True), [])
+        except csv.Error as error:
+            raise _malformed(error, self.path, 1) from None
+        self._check_header(first.removeprefix(_BOM))
 
     def _check_header(self, first: bytes) -> None:
         if not first.strip():
             raise SourceError(
-                "the file is empty" if not first else "the first line is empty",
+                "the first line is empty" if first else "the file is empty",
                 path=self.path,
                 hint="the first line of a table names its columns",
             )
-        if b"\0" in first:
-            raise SourceError("this is a binary file and no CSV", path=self.path, line=1)
         for name in self.header:
             if not name:
                 problem = "a column has no name"
@@ -276,7 +406,8 @@ class _File:
 
     def scan(self, typing: _Typing, offsets: _OffsetTable) -> int:
         """Type every cell, note where every row begins, and return the number of rows."""
-        lines = _Lines(self._file, self.path)
+        assert self._file is not None
+        lines = _Lines(self._file, self._begin, self.path)
         reader = csv.reader(chain.from_iterable(lines), delimiter=self._delimiter, strict=True)
         rows: list[list[str]] = []
         before: list[int] = []  # lines in front of each row
@@ -294,11 +425,8 @@ class _File:
                         rows, before = [], []
                 line = reader.line_num
         except csv.Error as error:
-            problem, hint = str(error), None
-            if "end of data" in problem:
-                problem = "a quote that is opened in this row is never closed"
-                hint = 'a " inside a quoted cell is written twice'
-            raise SourceError(problem, path=self.path, line=line + 1, hint=hint) from None
+            raise _malformed(error, self.path, line + 1) from None
+        self._check_unchanged()
         if rows:
             self._take(rows, before, lines, typing, offsets)
         self.crc32c, self.size_bytes = lines.crc32c, lines.num_bytes
@@ -323,15 +451,19 @@ class _File:
 
     def rows(self, begin: int, end: int, num_rows: int) -> list[list[str]]:
         """Parse the rows in a range of bytes."""
-        data = os.pread(self._file.fileno(), end - begin, begin)
-        text = io.StringIO(data.decode("utf-8", "replace"), newline="\n")
-        found = [row for row in csv.reader(text, delimiter=self._delimiter, strict=True) if row]
+        assert self._file is not None
+        self._check_unchanged()
+        try:
+            data = os.pread(self._file.fileno(), end - begin, self._begin + begin)
+        except OSError as error:
+            raise SourceError(f"can not be read: {error.strerror}", path=self.path) from error
+        try:
+            text = io.StringIO(data.decode("utf-8"), newline="\n")
+            found = [row for row in csv.reader(text, delimiter=self._delimiter, strict=True) if row]
+        except (UnicodeDecodeError, csv.Error):
+            raise _changed(self.path) from None
         if len(found) != num_rows or any(len(row) != len(self.header) for row in found):
-            raise SourceError(
-                "the file has changed since its rows were counted",
-                path=self.path,
-                hint="write the dataset again when nothing writes to the source",
-            )
+            raise _changed(self.path)
         return found
 
     def _wrong_width(self, row: list[str], line: int) -> None:
@@ -344,26 +476,20 @@ class _File:
         )
 
 
-def _seekable(path: str) -> IO[bytes]:
-    """Open a file for reading by position; a pipe or a compressed file is copied out first."""
-    if path != "-" and os.path.isfile(path):
-        with open_stream(path) as stream:
-            if stream.compression == "none":
-                return open(path, "rb")
-            spool = tempfile.TemporaryFile()  # noqa: SIM115
-            while data := stream.read(1 << 20):
-                spool.write(data)
-    else:
-        spool = tempfile.TemporaryFile()  # noqa: SIM115
-        with open(0 if path == "-" else path, "rb", closefd=path != "-") as pipe:
-            shutil.copyfileobj(pipe, spool, 1 << 20)
-    spool.seek(0)
-    return spool
+def _close_all(files: list[_File]) -> None:
+    for file in files:
+        file.close()
+
+
+def _read_line(file: IO[bytes]) -> bytes:
+    """Read a line, but no more than a header can have."""
+    return file.readline(_MAX_HEADER_BYTES)
 
 
 def _delimiter(header: bytes) -> str:
-    """Take the delimiter that the header line has most of; a comma where it has none."""
-    return max(",\t;|", key=lambda c: header.count(c.encode()))
+    """Take the delimiter that the header has most of outside of quotes; a comma without any."""
+    bare = re.sub(rb'"[^"]*("|$)', b"", header)
+    return max(",\t;|", key=lambda c: bare.count(c.encode()))
 
 
 class _Typing:
@@ -378,7 +504,7 @@ class _Typing:
                 hint=f"the columns are {', '.join(header)}",
             )
         self._header = header
-        self._fixed = fixed
+        self._fixed = {name: t.kind for name, t in fixed.items() if t.kind is not None}
         self._kinds: list[str] = [""] * len(header)  # "" while every cell was empty
         self._too_big: dict[tuple[int, str], SourceError] = {}  # (column, kind) -> the first
 
@@ -399,11 +525,12 @@ class _Typing:
             if numbers is not None:
                 if max(numbers) > _INT64_MAX or min(numbers) < _INT64_MIN:
                     self._note(number, "int64", cells, before, path)
+                    self._note(number, "float", cells, before, path)  # if it comes to that
                 return "int64"
         numbers = _parse_all(float, values)
         if numbers is None:
             return "bytes"
-        if max(numbers) >= _FLOAT32_MAX or min(numbers) <= -_FLOAT32_MAX:
+        if (np.abs(numbers) >= _FLOAT32_MAX).any():  # max() would stop at a nan
             self._note(number, "float", cells, before, path)
         return "float"
 
@@ -434,7 +561,7 @@ class _Typing:
             if name not in self._fixed:
                 self._refuse_too_big(number, found)
                 continue
-            wanted = self._fixed[name].kind or ""
+            wanted = self._fixed[name]
             fits = {"int64": ("", "int64"), "float": ("", "int64", "float")}
             if found not in fits.get(wanted, (found,)):
                 raise SourceError(
@@ -498,6 +625,8 @@ _CONVERT: Final[dict[str, Callable[[Sequence[str]], Column]]] = {
 
 def _runs(items: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Cut row numbers into runs of neighbours."""
+    if not items:
+        return
     if tuple(items) == tuple(range(items[0], items[0] + len(items))):
         yield items[0], items[0] + len(items)
         return
