@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, cast
 
 import numpy as np
 
-from shardwriter.errors import FeatureError, OptionError, SchemaConflict
+from shardwriter.errors import FeatureError, OptionError, SchemaConflict, ShardwriterError
 from shardwriter.example import UNSET, Kind
 from shardwriter.images import image_format
 
@@ -91,7 +91,8 @@ def _join_shapes(a: Shape | None, b: Shape | None) -> Shape | None:
     if len(a) != len(b):
         raise ValueError(f"shapes {list(a)} and {list(b)}")
     joined = tuple(m if m == n else None for m, n in zip(a, b, strict=True))
-    if joined.count(None) > 1:
+    # Two are null only where that was declared: then the declared shape covers the other.
+    if joined.count(None) > 1 and joined not in (a, b):
         raise ValueError(f"shapes {list(a)} and {list(b)} (two dimensions vary)")
     return joined
 
@@ -163,35 +164,68 @@ class Schema:
         return {name: t.kind for name, t in self.plan.items() if t.kind is not None}
 
     def observe(self, item_index: int, features: Mapping[str, Any]) -> None:
-        """Join one record's features in.
+        """Join one record's features in. A record that raises leaves no trace.
 
         Raises:
             SchemaConflict: A feature has a type that does not go with that of an earlier item.
             FeatureError: A value has no place in an Example.
         """
+        widened: list[tuple[str, FeatureType, int | None]] = []
+        try:
+            for name, value in features.items():
+                if value is None:
+                    continue
+                summary = self.features.get(name)
+                if summary is None:
+                    summary = self.features[name] = FeatureSummary(FeatureType())
+                    self._seen[name] = set()
+                summary.present += 1
+                if value is UNSET:
+                    summary.unset += 1
+                    continue
+                # Most records repeat the types of the one before: those cost a look-up.
+                signature = _signature(value)
+                if summary.type.encoding == "image" and signature is bytes:
+                    signature = image_format(value[:16])
+                seen = self._seen[name]
+                if signature is not None and signature in seen:
+                    continue
+                before = summary.type, summary.first_item
+                self._join(name, summary, value, item_index)
+                if summary.type is not before[0]:
+                    widened.append((name, *before))
+                if signature is not None:
+                    if len(seen) >= _SEEN_LIMIT:
+                        seen.clear()
+                    seen.add(signature)
+        except ShardwriterError as error:
+            self._forget(features, error.feature, widened)
+            raise
+
+    def _forget(
+        self,
+        features: Mapping[str, Any],
+        failed: str | None,
+        widened: list[tuple[str, FeatureType, int | None]],
+    ) -> None:
+        """Take back what a record counted and widened before its feature ``failed``."""
+        for name, feature_type, first_item in reversed(widened):
+            summary = self.features[name]
+            summary.type, summary.first_item = feature_type, first_item
+            self._seen[name].clear()
         for name, value in features.items():
-            if value is None:
-                continue
-            summary = self.features.get(name)
-            if summary is None:
-                summary = self.features[name] = FeatureSummary(FeatureType())
-                self._seen[name] = set()
-            summary.present += 1
-            if value is UNSET:
-                summary.unset += 1
-                continue
-            # Most records repeat the types of the one before: those cost a look-up.
-            signature = _signature(value)
-            if summary.type.encoding == "image" and signature is bytes:
-                signature = image_format(value[:16])
-            seen = self._seen[name]
-            if signature is not None and signature in seen:
-                continue
-            self._join(name, summary, value, item_index)
-            if signature is not None:
-                if len(seen) >= _SEEN_LIMIT:
-                    seen.clear()
-                seen.add(signature)
+            if value is not None:
+                summary = self.features[name]
+                summary.present -= 1
+                if name == failed:
+                    unset = False
+                else:
+                    unset = value is UNSET or self._describe(name, value).kind is None
+                summary.unset -= unset
+                if not summary.present and name not in self.plan:
+                    del self.features[name], self._seen[name]
+            if name == failed:
+                return
 
     def observe_column(self, name: str, num_present: int, num_unset: int) -> None:
         """Count a planned feature over many records at once."""
@@ -200,10 +234,8 @@ class Schema:
         summary.unset += num_unset
 
     def _join(self, name: str, summary: FeatureSummary, value: Any, item_index: int) -> None:
-        found = describe(name, value)
+        found = self._describe(name, value)
         planned = self.plan.get(name)
-        if planned is not None and planned.kind is not None:
-            found = _as_planned(found, planned, value)
         if found.kind is None:
             summary.unset += 1
             return
@@ -221,6 +253,12 @@ class Schema:
             summary.first_item = item_index
         summary.type = joined
 
+    def _describe(self, name: str, value: Any) -> FeatureType:
+        planned = self.plan.get(name)
+        if planned is None or planned.kind is None:
+            return describe(name, value)
+        return _as_planned(describe(name, value, planned.kind), planned, value)
+
     def merge_counts(self, other: Schema) -> None:
         """Join another part's features in; for schemas that were gathered side by side."""
         for name, theirs in other.features.items():
@@ -232,6 +270,7 @@ class Schema:
                 raise SchemaConflict(str(conflict), feature=name) from None
             mine.present += theirs.present
             mine.unset += theirs.unset
+            mine.vocabulary = mine.vocabulary or theirs.vocabulary
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest's ``schema``."""
@@ -259,8 +298,13 @@ _SCALAR_DTYPES: Final[dict[type, tuple[Kind, str]]] = {
 }
 
 
-def describe(name: str, value: Any) -> FeatureType:
+def describe(name: str, value: Any, kind: Kind | None = None) -> FeatureType:
     """Return the type of one value.
+
+    Args:
+        name: Of the feature, for errors.
+        value: What the record has.
+        kind: What a plan binds the feature to: a list of floats may hold ints then.
 
     Raises:
         FeatureError: The value has no place in an Example.
@@ -269,7 +313,7 @@ def describe(name: str, value: Any) -> FeatureType:
     if scalar is not None:
         return FeatureType(*scalar, ())
     if isinstance(value, (list, tuple)):
-        return _describe_list(name, value)
+        return _describe_list(name, value, kind)
     for base, (kind, dtype) in _SCALAR_DTYPES.items():
         if isinstance(value, base) and not isinstance(value, np.generic):
             return FeatureType(kind, dtype, ())
@@ -278,17 +322,21 @@ def describe(name: str, value: Any) -> FeatureType:
     raise FeatureError(f"{type(value).__name__} has no place in an Example", feature=name)
 
 
-def _describe_list(name: str, values: list[Any] | tuple[Any, ...]) -> FeatureType:
+def _describe_list(
+    name: str, values: list[Any] | tuple[Any, ...], kind: Kind | None
+) -> FeatureType:
     if not values:
         return FeatureType()
-    types = {describe(name, value) for value in values} if len(values) < 64 else None
+    types = {describe(name, value, kind) for value in values} if len(values) < 64 else None
     if types is None:
         # Long lists of plain scalars are common (tokens); the set of their classes is enough.
         classes = set(map(type, values))
         if classes <= _SCALAR_DTYPES.keys():
             types = {FeatureType(*_SCALAR_DTYPES[c], ()) for c in classes}
         else:
-            types = {describe(name, value) for value in values}
+            types = {describe(name, value, kind) for value in values}
+    if kind == "float" and len(types) > 1:
+        types = {replace(t, kind=kind) if t.kind == "int64" else t for t in types}
     joined = FeatureType()
     try:
         for found in types:
