@@ -8,6 +8,7 @@ no class folders gives the same features without the class.
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -61,11 +62,14 @@ class ImageFolder:
         folders, loose = _list_root(root, skipped)
         self._items: list[ImageItem] = []
         self.classes: list[str] = []
+        empty: list[str] = []
         for folder in folders:
             found = list(_walk(root, folder, len(self.classes), skipped))
             if found:
                 self.classes.append(folder)
                 self._items += found
+            else:
+                empty.append(folder)
         if self._items and loose:
             raise SourceError(
                 f"{len(loose)} image(s) lie beside the class folders, as {loose[0].key!r}",
@@ -88,10 +92,15 @@ class ImageFolder:
             self.plan = {**_IMAGE_PLAN, **_CLASS_PLAN}
             self.vocabularies = {LABEL: self.classes}
             self.label = LABEL
-        self.notes: Sequence[str] = ()
+        notes = []
         if skipped:
             endings = ", ".join(f"{count:,} {ending}" for ending, count in skipped.most_common(5))
-            self.notes = [f"files that are no images were left out: {endings}"]
+            notes.append(f"files that are no images were left out: {endings}")
+        if empty and self.classes:
+            more = ", ..." if len(empty) > 5 else ""
+            names = ", ".join(map(_printable, empty[:5]))
+            notes.append(f"folders without images are no classes: {names}{more}")
+        self.notes: Sequence[str] = notes
 
     def items(self) -> Iterator[ImageItem]:
         """Yield every image: classes in sorted order, and the files of a class in sorted order."""
@@ -114,11 +123,12 @@ class ImageFolder:
         path = os.path.join(self._root, item.key)
         try:
             with open(path, "rb", buffering=0) as file:
-                stat = os.fstat(file.fileno())
+                found = os.fstat(file.fileno())
                 data = file.readall()
         except OSError as error:
             raise SourceError(f"can not be read: {error.strerror}", path=path) from error
-        if (stat.st_size, stat.st_mtime_ns) != (item.size_bytes, item.mtime_ns):
+        listed = (item.size_bytes, item.mtime_ns)
+        if (found.st_size, found.st_mtime_ns) != listed or len(data) != item.size_bytes:
             raise SourceError(
                 "the file has changed since the folder was listed",
                 path=path,
@@ -158,14 +168,14 @@ class ImageFolder:
 
 
 def has_images(root: str) -> bool:
-    """Tell whether an image lies in the folder or in a folder of it; looks no further than that."""
+    """Tell whether an image lies in the folder or below it, be it one that can not be read."""
     try:
         folders, loose = _list_root(root, Counter())
         return bool(loose) or any(
             next(_walk(root, folder, 0, Counter()), None) is not None for folder in folders
         )
     except SourceError:
-        return False
+        return True  # the reason is told when the folder is opened
 
 
 def _list_root(root: str, skipped: Counter[str]) -> tuple[list[str], list[ImageItem]]:
@@ -179,12 +189,26 @@ def _list_root(root: str, skipped: Counter[str]) -> tuple[list[str], list[ImageI
     return folders, loose
 
 
-def _walk(root: str, folder: str, label: int, skipped: Counter[str]) -> Iterator[ImageItem]:
+def _walk(
+    root: str,
+    folder: str,
+    label: int,
+    skipped: Counter[str],
+    above: frozenset[tuple[int, int]] = frozenset(),
+) -> Iterator[ImageItem]:
     """Yield the images at and below a folder, in order of their names at every level."""
-    for entry in _scan(os.path.join(root, folder)):
+    path = os.path.join(root, folder)
+    entries = _scan(path)
+    found = os.stat(path)
+    inside = above | {(found.st_dev, found.st_ino)}
+    if inside == above:
+        raise SourceError(
+            "this link leads back to a folder that it lies in", path=path, hint="remove the link"
+        )
+    for entry in entries:
         key = f"{folder}/{entry.name}"
         if entry.is_dir():
-            yield from _walk(root, key, label, skipped)
+            yield from _walk(root, key, label, skipped, inside)
         elif _is_image(entry.name, skipped):
             yield _item(entry, key, label)
 
@@ -202,18 +226,24 @@ def _is_image(name: str, skipped: Counter[str]) -> bool:
     ending = os.path.splitext(name)[1].lower()
     if ending in EXTENSIONS:
         return True
-    skipped[ending or "without ending"] += 1
+    skipped[_printable(ending) or "without ending"] += 1
     return False
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _item(entry: os.DirEntry[str], key: str, label: int) -> ImageItem:
     try:
         key.encode("utf-8")
-        stat = entry.stat()
+        found = entry.stat()
     except UnicodeEncodeError:
         raise SourceError(
             "the file's name is not UTF-8", path=repr(entry.path), hint="rename the file"
         ) from None
     except OSError as error:
         raise SourceError(f"can not be read: {error.strerror}", path=entry.path) from error
-    return ImageItem(key, label, stat.st_size, stat.st_mtime_ns)
+    if not stat.S_ISREG(found.st_mode):
+        raise SourceError("this is no file, in spite of its name", path=entry.path)
+    return ImageItem(key, label, found.st_size, found.st_mtime_ns)
