@@ -16,6 +16,7 @@ from contextlib2 import ExitStack
 
 from shardwriter.encode import RecordEncoder
 from shardwriter.engines import Outcome, Progress
+from shardwriter.errors import RecordTooLarge
 from shardwriter.job import Job
 from shardwriter.options import Backend
 from shardwriter.rundir import Journal, RunDirectory
@@ -79,22 +80,25 @@ def run_serial(
         journal = run.journal(attempt=0, worker=0)
         stack.callback(journal.close)
         shards = open_shards(stack, run, num_shards, backend)
-        for item_index, record in items.records(job.items()):
-            if record is None:
-                gaps.append(item_index)
-                journal.fact(skip=item_index, reason="dropped")
-                # On disk before any later frame, so that a gap can not be forgotten.
-                journal.flush()
-                continue
-            shards[item_index % num_shards].write(record)
-            total_bytes += len(record)
-            since_checkpoint += len(record)
-            if since_checkpoint >= CHECKPOINT_BYTES:
-                checkpoint(shards, journal, items.encoder)
-                since_checkpoint = 0
-            if progress is not None and (now := time.monotonic()) >= next_report:
-                progress(item_index + 1, total_bytes)
-                next_report = now + _PROGRESS_S
+        try:
+            for item_index, record in items.records(job.items()):
+                if record is None:
+                    gaps.append(item_index)
+                    journal.fact(skip=item_index, reason="dropped")
+                    # On disk before any later frame, so that a gap can not be forgotten.
+                    journal.flush()
+                    continue
+                shards[item_index % num_shards].write(record)
+                total_bytes += len(record)
+                since_checkpoint += len(record)
+                if since_checkpoint >= CHECKPOINT_BYTES:
+                    checkpoint(shards, journal, items.encoder)
+                    since_checkpoint = 0
+                if progress is not None and (now := time.monotonic()) >= next_report:
+                    progress(item_index + 1, total_bytes)
+                    next_report = now + _PROGRESS_S
+        except RecordTooLarge as error:
+            raise error.locate(index=item_index) from None
         num_items = item_index + 1
         outcome = seal_all(shards, journal, items.encoder, num_items, gaps)
     if progress is not None:
