@@ -72,6 +72,10 @@ def test_format_height_and_width_are_read(kind, width, height):
     assert read_header(MAKERS[kind](width, height)) == ImageHeader(kind, height, width)
 
 
+def test_a_bitmap_that_begins_at_its_top_row_has_a_height_too():
+    assert read_header(bmp(7, -5)) == ImageHeader("bmp", 5, 7)
+
+
 def test_an_empty_file_is_called_empty():
     with pytest.raises(ValueError, match="empty"):
         read_header(b"")

@@ -1,0 +1,236 @@
+"""The house: floors, no cycles, nothing heavy at the door, and every public name where it says."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import shardwriter
+
+PACKAGE = Path(shardwriter.__file__).parent
+HEAVY = ["tensorflow", "apache_beam", "torch", "pandas", "pyarrow", "jax"]
+
+# A module imports from its own floor and from those below it.
+FLOORS = {
+    0: ["errors"],
+    1: [
+        "crc32c",
+        "tfrecord",
+        "varint",
+        "feature_errors",
+        "feature_values",
+        "example",
+        "example_columns",
+        "example_columns_wire",
+        "example_wire",
+        "compression",
+        "canonical",
+        "images",
+    ],
+    2: ["naming", "layout", "permutation", "options", "schema", "manifest", "index"],
+    3: [
+        "storage",
+        "storage.local",
+        "storage.tensorflow",
+        "shard",
+        "rundir",
+        "sources",
+        "sources.csv",
+        "sources.find",
+        "sources.image_folder",
+        "sources.python",
+    ],
+    4: [
+        "labels",
+        "encode",
+        "job",
+        "engines",
+        "engines.serial",
+        "write",
+        "push",
+        "scan",
+        "locate",
+        "stats",
+        "verify",
+        "show",
+    ],
+    5: [
+        "render",
+        "cli",
+        "cli.common",
+        "cli.index",
+        "cli.show",
+        "cli.stats",
+        "cli.verify",
+        "cli.write",
+    ],
+    # The face.
+    6: ["", "__main__"],
+}
+FLOOR_OF = {module: floor for floor, modules in FLOORS.items() for module in modules}
+
+# Asked for in a function: the version, which the face finds out when it is asked for.
+ALLOWED = {("cli", "")}
+
+
+def module_of(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules():
+    return {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def names_imported(node):
+    """Modules of this package that an import statement names, by their names inside of it."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute"
+        # from package import name: the module of that name where there is one, else the package.
+        base = node.module or ""
+        names = [
+            f"{base}.{alias.name}"
+            if f"{base}.{alias.name}".removeprefix("shardwriter.") in modules()
+            else base
+            for alias in node.names
+        ]
+    else:
+        return
+    for name in names:
+        root, _, inside = name.partition(".")
+        if root == "shardwriter":
+            yield inside
+
+
+def imports(module, *, when_imported=False):
+    """Modules of this package that one imports; ``when_imported`` leaves out what comes later."""
+    todo = list(ast.parse(modules()[module].read_text(encoding="utf-8")).body)
+    found = set()
+    while todo:
+        node = todo.pop()
+        if when_imported:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                continue
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+                todo += node.orelse
+                continue
+        found.update(names_imported(node))
+        todo += ast.iter_child_nodes(node)
+    return found
+
+
+def test_every_module_has_its_floor():
+    assert len(FLOOR_OF) == sum(map(len, FLOORS.values())), "a module stands on two floors"
+    assert set(FLOOR_OF) == set(modules())
+
+
+@pytest.mark.parametrize("module", [m for m in FLOOR_OF if FLOOR_OF[m] < 6])
+def test_a_module_imports_from_no_higher_floor(module):
+    upward = {
+        name
+        for name in imports(module)
+        if FLOOR_OF[name] > FLOOR_OF[module] and (module, name) not in ALLOWED
+    }
+    assert not upward
+
+
+def test_exceptions_are_still_needed():
+    assert all(name in imports(module) for module, name in ALLOWED)
+
+
+def test_no_two_modules_import_each_other():
+    graph = {module: imports(module, when_imported=True) - {""} for module in modules()}
+    done, path = set(), []
+
+    def visit(module):
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module in done:
+            return
+        path.append(module)
+        for name in sorted(graph[module]):
+            visit(name)
+        path.pop()
+        done.add(module)
+
+    for module in graph:
+        visit(module)
+    assert done == set(modules())
+
+
+@pytest.mark.parametrize("module", ["", ".cli", ".write", ".stats", ".push", ".verify", ".show"])
+def test_importing_it_imports_nothing_heavy(module):
+    code = (
+        f"import sys, shardwriter{module}\n"
+        f"print(*sorted({set(HEAVY)} & {{name.partition('.')[0] for name in sys.modules}}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_rich_and_typer_live_on_the_top_floor():
+    for module in modules():
+        tree = ast.parse(modules()[module].read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            for name in names:
+                if name.partition(".")[0] in ("rich", "typer", "click"):
+                    assert FLOOR_OF[module] >= 5, module
+
+
+# -- the face --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", shardwriter.__all__)
+def test_every_public_name_can_be_imported(name):
+    value = getattr(shardwriter, name)
+    assert value is getattr(shardwriter, name)
+    assert getattr(value, "__doc__", None)
+
+
+def test_a_star_import_gives_all_of_them():
+    names = {}
+    exec("from shardwriter import *", names)
+    assert set(shardwriter.__all__) <= set(names)
+
+
+def test_all_names_are_those_that_the_face_imports():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    imported = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardwriter.")
+        for alias in node.names
+    }
+    assert imported == set(shardwriter.__all__)
+    assert len(shardwriter.__all__) == len(imported), "a name stands twice"
+
+
+def test_functions_stay_functions_when_the_modules_of_their_names_are_imported():
+    code = (
+        "import shardwriter.write, shardwriter.stats, shardwriter.verify\n"
+        "assert all(map(callable, [shardwriter.write, shardwriter.stats, shardwriter.verify]))\n"
+        "from shardwriter.write import write_source\n"
+        "assert callable(shardwriter.write)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = shardwriter.nothing
+
+
+def test_the_version_is_that_of_the_package():
+    assert shardwriter.__version__[0].isdigit()
