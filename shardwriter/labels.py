@@ -80,11 +80,11 @@ def _labels(value: Any) -> Iterable[Any]:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return (bytes(value).decode("utf-8", "backslashreplace"),)
     if isinstance(value, str):
-        return (value,)
-    if isinstance(value, np.ndarray):
-        return _labels(value.ravel().tolist())
+        return (str.__str__(value),)  # an enum's own str() is its name
     if isinstance(value, (list, tuple)):
         return [label for part in value for label in _labels(part)]
     if isinstance(value, np.generic):
         value = value.item()
-    return (int(value),) if isinstance(value, bool) else (value,)
+    elif hasattr(value, "__array__"):
+        return _labels(np.asarray(value).ravel().tolist())
+    return (int(value),) if isinstance(value, int) else (value,)

@@ -561,3 +561,8 @@ def test_the_fingerprint_of_a_compressed_file_is_that_of_the_file(table, tmp_pat
 def test_the_digest_is_of_the_content(table):
     assert table("a,b\n1,2\n").digest() != table("a,b\n1,3\n").digest()
     assert table("a,b\n1,2\n").digest() == table("a,b\n1,2\n").digest()
+
+
+def test_a_gzip_file_that_is_cut_is_a_source_error(table):
+    with pytest.raises(SourceError, match="can not be unpacked"):
+        table(gzip.compress(b"a,b\n" + b"1,2\n" * 1000)[:-12])

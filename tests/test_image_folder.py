@@ -315,12 +315,9 @@ def test_real_images_of_every_format(data_dir, tmp_path):
     } == sizes
 
 
-def test_real_images_have_the_sizes_that_their_names_say(data_dir):
+def test_real_classes_and_sizes(data_dir):
     images = data_dir / "google+tensorflow-recorder/tfrecorder/test_data/images"
     source = ImageFolder(str(images / "TRAIN"))
-    assert source.classes == ["cat", "goat"]
-    for item in source.items():
-        features = source.load(item)
-        size = f"{features['image/width']}x{features['image/height']}"
-        name = features["image/class/text"]
-        assert item.key == f"{name}/{name}-{size}-1.jpg"
+    loaded = [source.load(item) for item in source.items()]
+    found = [(f["image/class/text"], f["image/width"], f["image/height"]) for f in loaded]
+    assert found == [("cat", 640, 853), ("goat", 640, 560)]

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from shardwriter.compression import open_stream
 from shardwriter.crc32c import extend_crc32c
-from shardwriter.errors import SourceError
+from shardwriter.errors import CorruptFile, SourceError
 from shardwriter.example import UNSET
 from shardwriter.example_columns import Column
 from shardwriter.schema import FeatureType
@@ -322,6 +322,8 @@ class _File:
                 # No table is a zlib stream, and text such as "x^2" begins like one.
                 if stream.compression == "gzip":
                     self._begin, self._file = spool.copy(stream.read), spool.file
+        except CorruptFile as error:
+            raise SourceError(f"can not be unpacked: {error.message}", path=path) from None
         except OSError as error:
             raise SourceError(f"can not be read: {error.strerror}", path=path) from error
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwriter.compression import open_stream
+from shardwriter.compression import OpenStream, open_stream
 from shardwriter.errors import CorruptFile, OptionError, SourceError
 from shardwriter.images import image_format
 from shardwriter.schema import FeatureType
@@ -46,6 +46,10 @@ def open_source(
     if isinstance(data, os.PathLike):
         data = os.fspath(data)
     if not isinstance(data, str):
+        if format not in ("auto", python_source.KIND):
+            raise OptionError(
+                f"format {format} is for a path, and the source is a {type(data).__name__}"
+            )
         return python_source.PythonSource(data)
     if format == "auto":
         format = _look(data)
@@ -73,7 +77,7 @@ def _look(data: str) -> str:
     if not os.path.exists(data):
         if python_source.is_reference(data):
             return python_source.KIND
-        if glob.has_magic(data) and data.endswith(_TABLE_ENDINGS):
+        if glob.has_magic(data) and _is_table_name(data):
             return csv_source.KIND
         _must_exist(data)
     if os.path.isdir(data):
@@ -94,7 +98,7 @@ def _look_into(path: str) -> str:
         return csv_source.KIND  # a pipe: it can be read once, and only a table is read from one
     try:
         with open_stream(path) as stream:
-            head = stream.read(_LOOK_BYTES)
+            head = _head(stream, path)
     except CorruptFile as error:
         raise SourceError(f"can not be unpacked: {error.message}", path=path) from None
     except OSError as error:
@@ -105,19 +109,35 @@ def _look_into(path: str) -> str:
         raise SourceError(
             "this is a TFRecord file already", path=path, hint=f"look at it: shard-stats {path}"
         )
-    if image_format(head[:16]):
+    # Every image has a NUL near its beginning; a table may begin with "BMI,age".
+    if b"\0" in head and image_format(head[:16]):
         raise SourceError(
             "this is one image", path=path, hint="give the folder that holds the class folders"
         )
     first_line = head.partition(b"\n")[0]
     text_like = b"\0" not in head and not head.lstrip().startswith((b"{", b"[", b"<"))
-    if text_like and (path.endswith(_TABLE_ENDINGS) or any(c in first_line for c in b",\t;|")):
+    if text_like and (_is_table_name(path) or any(c in first_line for c in b",\t;|")):
         return csv_source.KIND
     raise SourceError(
         "the format is not known by looking at it",
         path=path,
         hint=f"say it: --format {' or '.join(FORMATS)}",
     )
+
+
+def _head(stream: OpenStream, path: str) -> bytes:
+    try:
+        return stream.read(_LOOK_BYTES)
+    except CorruptFile:
+        if stream.compression != "zlib":
+            raise
+    # Text such as "x^2" begins like a zlib stream.
+    with open(path, "rb") as file:
+        return file.read(_LOOK_BYTES)
+
+
+def _is_table_name(path: str) -> bool:
+    return path.lower().endswith(_TABLE_ENDINGS)
 
 
 def _table_files(data: str) -> list[str]:
@@ -142,7 +162,7 @@ def _tables_in(directory: str) -> list[str]:
         return sorted(
             entry.path
             for entry in entries
-            if entry.name.endswith(_TABLE_ENDINGS) and not entry.name.startswith(".")
+            if _is_table_name(entry.name) and not entry.name.startswith(".")
         )
 
 

@@ -3,7 +3,7 @@
 A sequence (``__len__`` and ``__getitem__``: a list, a PyTorch dataset) gives any item cheaply. Any
 other iterable is read in order; a function without arguments is called for a fresh iterable each
 time one is needed. An iterator can be read once: a second reading is an error and never an empty
-dataset.
+dataset. A set is refused: its order is another one in every process.
 
 An item is a mapping from feature names to values; or ``bytes``, which are a finished record; or
 anything at all, when a map turns it into one of these.
@@ -91,6 +91,10 @@ class PythonSource:
                 hint="give an iterable, or an object with __len__ and __getitem__",
                 item=name,
             )
+        if isinstance(data, (set, frozenset)):
+            raise SourceError(
+                f"a {type(data).__name__} has no order", hint="give sorted(...) of it", item=name
+            )
         self._data = data
         self._spent = False
         self.random_access = _is_sequence(data)
@@ -117,15 +121,16 @@ class PythonSource:
         if self.random_access:
             return iter(range(len(self._data)))
         if self._spent:
-            if self._make is None and _is_iterator(self._data):
+            data = self._data if self._make is None else self._call()
+            if data is self._data and _is_iterator(data):
                 raise SourceError(
-                    "this iterator was read to its end before",
+                    "this iterator was read before, and can not be read again",
                     hint="give a function that makes a new one each time",
+                    item=self._name,
                 )
-            if self._make is not None:
-                self._data = self._call()
+            self._data = data
         self._spent = True
-        return _located(iter(self._data))
+        return _located(self._data)
 
     def item(self, item_index: int) -> Any:
         """Return one item of a sequence: its index."""
@@ -148,11 +153,11 @@ class PythonSource:
         return self.digest()
 
 
-def _located(iterator: Iterator[Any]) -> Iterator[Any]:
+def _located(iterable: Iterable[Any]) -> Iterator[Any]:
     """Yield on; an error in the user's own iterator says how far it came."""
     count = 0
     try:
-        for item in iterator:
+        for item in iterable:
             yield item
             count += 1
     except ShardwriterError:
