@@ -8,10 +8,12 @@ import io
 import math
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
 import threading
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -22,6 +24,7 @@ from shardwriter.example import UNSET, encode_example
 from shardwriter.example_columns import encode_columns
 from shardwriter.schema import FeatureType
 from shardwriter.sources import csv as csv_source
+from shardwriter.sources import csv_file
 from shardwriter.sources.csv import CsvTable
 
 STRING = FeatureType("bytes", "string", ())
@@ -47,8 +50,8 @@ def table(tmp_path):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Cut the input at every few bytes and rows."""
-    monkeypatch.setattr(csv_source, "_READ_BYTES", 7)
-    monkeypatch.setattr(csv_source, "_BLOCK_ROWS", 2)
+    monkeypatch.setattr(csv_file, "_READ_BYTES", 7)
+    monkeypatch.setattr(csv_file, "BLOCK_ROWS", 2)
 
 
 def rows_of(source):
@@ -80,6 +83,10 @@ NUMBER_CELLS = st.sampled_from(
         "1.5",
         ".5",
         "1e3",
+        "7.0",
+        "-3.",
+        "-0.0",
+        "9223372036854775808.0",
         "nan",
         "-inf",
         "x",
@@ -127,14 +134,26 @@ def expected_kind(cells):
         except ValueError:
             return False
 
+    def is_whole(cell):
+        return (
+            re.fullmatch(r"\s*[-+]?(\d+\.?\d*|\.\d+)\s*", cell) and -(2**63) <= whole(cell) < 2**63
+        )
+
     filled = [cell for cell in cells if cell]
     if not filled:
         return None
-    return "int64" if are(int) else "float" if are(float) else "bytes"
+    if are(int) or (are(float) and all(map(is_whole, filled))):
+        return "int64"
+    return "float" if are(float) else "bytes"
+
+
+def whole(cell):
+    number = Fraction(cell.strip())
+    return int(number) if number.denominator == 1 else math.inf
 
 
 def typed(cell, kind):
-    return UNSET if not cell else {"int64": int, "float": float, "bytes": str}[kind](cell)
+    return UNSET if not cell else {"int64": whole, "float": float, "bytes": str}[kind](cell)
 
 
 def same(a, b):
@@ -149,8 +168,8 @@ def test_loads_the_cells_of_csv_reader(tmp_path_factory, written, read_bytes, bl
     path = tmp_path_factory.mktemp("table") / "t.csv"
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_source, "_READ_BYTES", read_bytes)
-        patch.setattr(csv_source, "_BLOCK_ROWS", block_rows)
+        patch.setattr(csv_file, "_READ_BYTES", read_bytes)
+        patch.setattr(csv_file, "BLOCK_ROWS", block_rows)
         source = CsvTable([str(path)])
     kinds = [expected_kind([row[c] for row in rows]) for c in range(len(header))]
     assert source.num_items == len(rows)
@@ -229,6 +248,17 @@ def test_cells_may_be_larger_than_the_csv_modules_own_limit(table):
         (["9223372036854775808", "0.5"], "float"),
         (["1", "true"], "bytes"),
         (["0x10"], "bytes"),
+        (["7.0", "", "8."], "int64"),
+        (["7", "8.0"], "int64"),
+        (["7.0", "8"], "int64"),
+        (["7.0", "8.5"], "float"),
+        (["7.0", "1e3"], "float"),
+        (["7.0", "nan"], "float"),
+        (["7.0", "9223372036854775807"], "int64"),
+        (["7.0", "9223372036854775808"], "float"),
+        (["9223372036854775808", "7.0"], "float"),
+        (["9223372036854775808.0"], "float"),
+        (["7.0", "x"], "bytes"),
         (["1,5"], "bytes"),
     ],
 )
@@ -243,8 +273,8 @@ def test_types_do_not_depend_on_where_the_table_is_cut(tmp_path_factory, cells, 
     path.write_text(column(*cells))
     whole = CsvTable([str(path)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_source, "_READ_BYTES", 5)
-        patch.setattr(csv_source, "_BLOCK_ROWS", block_rows)
+        patch.setattr(csv_file, "_READ_BYTES", 5)
+        patch.setattr(csv_file, "BLOCK_ROWS", block_rows)
         assert CsvTable([str(path)]).plan == whole.plan
 
 
@@ -253,6 +283,16 @@ def test_a_late_float_makes_a_column_of_ints_float(table):
     assert kinds_of(source)["x"] == "float"
     assert source.load(2) == {"x": 2.0, "pad": "p"}
     assert type(source.load(2)["x"]) is float
+
+
+def test_whole_numbers_written_as_floats_keep_every_digit_and_are_told(table):
+    source = table(column("9007199254740993.0", "-7.", ".0"))
+    assert [row["x"] for row in rows_of(source)] == [9007199254740993, -7, 0]
+    assert "x" in source.notes[0]
+    assert "--schema x=float" in source.notes[0]
+    fixed = table(column("7.0"), schema={"x": FeatureType("float", "float32")})
+    assert rows_of(fixed)[0]["x"] == 7.0
+    assert fixed.notes == []
 
 
 def test_int64_keeps_every_digit(table):
@@ -286,7 +326,7 @@ def test_nan_and_infinity_are_floats_as_they_stand(table):
 def test_a_number_that_its_type_can_not_hold_is_named(
     table, monkeypatch, cells, line, word, block_rows
 ):
-    monkeypatch.setattr(csv_source, "_BLOCK_ROWS", block_rows)
+    monkeypatch.setattr(csv_file, "BLOCK_ROWS", block_rows)
     with pytest.raises(SourceError, match=word) as caught:
         table(column(*cells))
     assert caught.value.line == line
@@ -353,8 +393,8 @@ def test_schema_string_keeps_numbers_of_any_size(table):
 )
 @pytest.mark.parametrize("sizes", [(1 << 20, 1024), (3, 1)])
 def test_a_broken_row_is_named_by_its_line(table, monkeypatch, text, line, words, sizes):
-    monkeypatch.setattr(csv_source, "_READ_BYTES", sizes[0])
-    monkeypatch.setattr(csv_source, "_BLOCK_ROWS", sizes[1])
+    monkeypatch.setattr(csv_file, "_READ_BYTES", sizes[0])
+    monkeypatch.setattr(csv_file, "BLOCK_ROWS", sizes[1])
     with pytest.raises(SourceError, match=words) as caught:
         table(text)
     assert caught.value.line == line
@@ -372,8 +412,8 @@ def test_a_broken_row_in_the_second_file_counts_that_files_lines(table):
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("read_bytes", [9, 1 << 20])
 def test_a_byte_that_is_not_utf8_is_named_by_its_line(table, monkeypatch, before, bom, read_bytes):
-    monkeypatch.setattr(csv_source, "_READ_BYTES", read_bytes)
-    monkeypatch.setattr(csv_source, "_BLOCK_ROWS", 20)
+    monkeypatch.setattr(csv_file, "_READ_BYTES", read_bytes)
+    monkeypatch.setattr(csv_file, "BLOCK_ROWS", 20)
     data = bom + b"a,b\n" + b'"1\nx",2\n' * before + b"M\xfcller,2\n" + b"3,4\n" * 9
     with pytest.raises(SourceError, match="0xfc is not UTF-8") as caught:
         table(data)
