@@ -54,6 +54,7 @@ class RecordEncoder:
 
         Raises:
             FeatureError: A value, or the item itself, can not be encoded.
+            CallableError: The mapping raised when it was read.
             SchemaConflict: A feature's type does not go with that of an earlier item.
         """
         if isinstance(features, bytes):
@@ -63,6 +64,8 @@ class RecordEncoder:
                 f"the item is a {type(features).__name__}, not a mapping of features",
                 hint='turn it into one with a map, as in {"image": item[0], "label": item[1]}',
             )
+        if type(features) is not dict:
+            features = _read(features)
         payload = encode_example(features, self._kinds)
         self.schema.observe(item_index, features)
         if self._label in features:
@@ -163,12 +166,22 @@ class ItemEncoder:
             indices, descriptors = zip(*block, strict=True)
             try:
                 payloads = self.encoder.encode_block(indices, source.load_columns(descriptors))
-            except ShardwriterError as error:
+            except Exception as error:
                 # Which row it was is found by going through them one by one.
                 for item_index, item in block:
                     self.record(item_index, item)
-                raise error.locate(index=indices[0]) from error.__cause__
+                if isinstance(error, ShardwriterError):
+                    error.locate(index=indices[0])
+                raise
             yield from zip(indices, payloads, strict=True)
+
+
+def _read(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a mapping once: it may decode a value each time that it is asked for one."""
+    try:
+        return dict(features)
+    except Exception as error:
+        raise CallableError(_phrase("reading the item's features", error)) from error
 
 
 def _phrase(what: str, error: Exception) -> str:

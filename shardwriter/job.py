@@ -7,8 +7,9 @@ descriptors only; loading, mapping and encoding come after, wherever the engine 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -133,10 +134,11 @@ def sample(source: Source, options: DatasetOptions) -> Sample:
     """
     num_items = count_items(source, options)
     if num_items is not None and source.random_access:
-        places = sorted({k * num_items // _SAMPLE_ITEMS for k in range(min(64, num_items))})
-        items: Iterator[tuple[int, Item]] = ((place, source.item(place)) for place in places)
+        places = {k * num_items // _SAMPLE_ITEMS for k in range(_SAMPLE_ITEMS if num_items else 0)}
+        items: Iterator[tuple[int, Item]] = ((p, source.item(p)) for p in sorted(places))
     else:
-        items = enumerate(islice(source.items(), min(_SAMPLE_ITEMS, options.limit or 64)))
+        limit = _SAMPLE_ITEMS if options.limit is None else min(_SAMPLE_ITEMS, options.limit)
+        items = enumerate(islice(source.items(), limit))
     encoder = ItemEncoder(source, options, 1)
     sizes = [len(record) + 16 for _, record in encoder.records(items) if record is not None]
     mean = sum(sizes) / len(sizes) if sizes else 0.0
@@ -176,8 +178,12 @@ def choose_num_shards(
 def describe_callable(function: Callable[..., Any]) -> dict[str, Any]:
     """Return what identifies a function on any machine: its names and a hash of its module's file.
 
-    A function without a file (typed into a shell) is known by its own text, or else by its names.
+    A function without a file (typed into a shell) is known by its own text, or else by its names; a
+    ``functools.partial`` by its function and its arguments, as far as these are numbers and text.
     """
+    if isinstance(function, partial):
+        arguments = [function.args, function.keywords]
+        return {**describe_callable(function.func), "arguments": _plain(arguments)}
     target = function if hasattr(function, "__qualname__") else type(function)
     source: bytes | None = None
     try:
@@ -188,10 +194,23 @@ def describe_callable(function: Callable[..., Any]) -> dict[str, Any]:
         except (TypeError, OSError):
             source = None
     return {
-        "module": target.__module__,
+        "module": getattr(target, "__module__", None),
         "qualname": target.__qualname__,
         "sha256": None if source is None else sha256(source).hexdigest(),
     }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON; of what is no number, text or collection only its class."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    return describe_callable(value) if callable(value) else {"class": type(value).__qualname__}
 
 
 def check_output_fits(output: Output) -> None:
