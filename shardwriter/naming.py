@@ -103,7 +103,7 @@ class ShardName:
 def parse_shard_file(file_name: str) -> ShardName | None:
     """Take a file name apart; None where it does not follow the pattern (F4)."""
     match = _SHARD.fullmatch(file_name)
-    if match is None or len(match["i"]) != len(match["n"]):
+    if match is None:
         return None
     if match["ext"].endswith(DALI_INDEX_SUFFIX):
         return None  # lies beside a shard, is none

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,6 +26,22 @@ SEEDS = st.integers(0, 2**64 - 1)
 )
 def test_pinned_values(size, seed, epoch, first):
     assert Permutation(size, seed, epoch)(np.arange(len(first))).tolist() == first
+
+
+@pytest.mark.parametrize("size", [1, 7, 65_536])
+def test_small_ones_are_sorted_by_hashed_keys(size):
+    data = b"".join(n.to_bytes(8, "little") for n in (size, 3, 4))
+    digest = blake2b(data, digest_size=64, person=b"shardwriter.perm").digest()
+    key, mask = int.from_bytes(digest[:8], "little"), 2**64 - 1
+
+    def mix(place):
+        z = key + (place + 1) * 0x9E3779B97F4A7C15 & mask
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+        return z ^ z >> 31
+
+    expected = sorted(range(size), key=mix)
+    assert Permutation(size, 3, 4)(np.arange(size)).tolist() == expected
 
 
 @pytest.mark.parametrize(

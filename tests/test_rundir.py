@@ -225,7 +225,14 @@ def test_a_crash_at_any_call_leaves_the_old_set_or_ends_in_the_new_one(tmp_path,
                 != before.get("train.manifest.json")
             ):
                 assert after.items() <= found.items(), whole.calls[crash_at]
-        recover(directory)
+        if committed:
+            with (
+                RunDirectory.claim(str(directory), "train", LocalStorage()) as run,
+                pytest.raises(OutputExists, match="there already"),
+            ):
+                run.check_output(overwrite=False)
+        else:
+            recover(directory)
         assert snapshot(directory) == (after if committed else before), whole.calls[crash_at]
         assert not (directory / ".train.partial").exists()
         shutil.rmtree(directory)

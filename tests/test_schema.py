@@ -266,6 +266,12 @@ def test_a_conflict_names_both_items_and_the_fix(first, second, hint):
     assert hint in error.hint
 
 
+def test_a_conflict_names_the_item_that_brought_the_kind():
+    schema = observed([{"a": []}, {"a": 1}, {"a": [1, 2]}])
+    with pytest.raises(SchemaConflict, match="item 1 "):
+        schema.observe(3, {"a": 2.5})
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -282,7 +288,7 @@ def test_a_record_that_is_refused_leaves_no_trace(bad):
     with pytest.raises((SchemaConflict, FeatureError)):
         schema.observe(2, bad)
     assert schema.to_json() == before
-    more = [{"b": [1, 2], "new": "x"}, {"b": np.uint8([1])}]
+    more = [{"b": np.uint8([1])}, {"new": "x"}]
     for index, record in enumerate(more):
         schema.observe(3 + index, record)
     assert schema.to_json() == observed([*good, *more]).to_json()

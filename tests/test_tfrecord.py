@@ -475,6 +475,13 @@ def test_zeros_at_the_end_are_one_torn_tail(num_zeros):
     assert f"{num_zeros:,} zero bytes" in defects[0].detail
 
 
+def test_a_cut_frame_that_is_not_all_zero_is_no_torn_tail():
+    _, defects = scan(frame(b"good") + bytes(12) + b"\1")
+    assert [d.kind for d in defects] == ["truncated"]
+    _, defects = scan(frame(b"good") + bytes(16) + b"\1")
+    assert [(d.kind, d.record_index) for d in defects] == [("no-crc", 1), ("truncated", 2)]
+
+
 def test_a_file_of_zeros_is_a_torn_tail():
     payloads, defects = scan(bytes(64))
     assert (payloads, [d.kind for d in defects]) == ([], ["torn-tail"])
