@@ -41,6 +41,8 @@ FLOORS = {
         "rundir",
         "sources",
         "sources.csv",
+        "sources.csv_cells",
+        "sources.csv_file",
         "sources.find",
         "sources.image_folder",
         "sources.python",
