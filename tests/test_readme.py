@@ -1,0 +1,93 @@
+"""What the README shows is run, and what it lists is what there is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """A folder with what the README's examples speak of."""
+    script = ROOT / "scripts" / "make_demo_data.py"
+    subprocess.run([sys.executable, script, tmp_path], check=True, capture_output=True)
+    (tmp_path / "shapes").rename(tmp_path / "photos")
+    (tmp_path / "mydata.py").write_text(
+        "def train():\n"
+        "    for i in range(20):\n"
+        "        yield {'width': i, 'height': 2, 'label': i % 3}\n"
+        "def add_area(features):\n"
+        "    return {**features, 'area': features['width'] * features['height']}\n"
+    )
+    return tmp_path
+
+
+def test_python_examples_run_as_printed(workplace: Path) -> None:
+    code = "\n".join(blocks("python"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=workplace,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1000 records" in done.stdout
+    assert "OK: 1,000 records in 16 shards" in done.stdout
+
+
+def test_commands_run_as_printed(workplace: Path) -> None:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    commands = [line for line in lines if line.startswith("shard")]
+    assert len(commands) == 8
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=workplace,
+            env={"PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+
+
+def test_scripts_of_the_first_screen_are_there() -> None:
+    for name in re.findall(r"^scripts/\w+", README, re.MULTILINE):
+        assert (ROOT / name).stat().st_mode & 0o111, name
+
+
+def test_the_table_of_options_is_that_of_the_command() -> None:
+    from typer.main import get_command
+
+    from shardwriter.cli import app
+
+    write = get_command(app).commands["write"]  # type: ignore[attr-defined]
+    real = {opt for p in write.params for opt in p.opts if opt.startswith("--")} - {"--help"}
+    table = README[README.index("| option of `write`") : README.index("Results go to stdout")]
+    assert set(re.findall(r"^\| (.*?) \|", table, re.MULTILINE)[2:]) != set()
+    listed = {
+        name
+        for row in re.findall(r"^\| (`--.*?) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(--[\w-]+)`", row)
+    }
+    assert listed == real
+
+
+def test_the_readme_speaks_of_every_format() -> None:
+    from shardwriter.sources.find import FORMATS
+
+    for name in FORMATS:
+        assert f"`{name}`" in README

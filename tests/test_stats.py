@@ -1,0 +1,322 @@
+"""What shard-stats says of sets that are whole, damaged, mixed, or not ours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import shardwriter as sw
+from shardwriter.errors import ManifestError, OptionError, SourceError
+from shardwriter.scan import RecordSizes
+from shardwriter.show import read_some
+from shardwriter.stats import Finding, Report
+from shardwriter.tfrecord import FRAME_BYTES
+from shardwriter.verify import make_index
+
+COUNT, N = 26, 4
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """A dataset of 26 records of 100 bytes in 4 shards."""
+    sw.write([bytes([i]) * 100 for i in range(COUNT)], tmp_path / "t@4")
+    return tmp_path
+
+
+def shard(folder: Path, index: int) -> Path:
+    return folder / f"t.tfrecord-{index:05d}-of-00004"
+
+
+def kinds(report: Report) -> list[str]:
+    return [finding.kind for finding in report.findings]
+
+
+def test_a_good_set(dataset: Path) -> None:
+    report = sw.stats(str(dataset / "t@4"))
+    assert report.verdict.startswith("OK: 26 records in 4 shards, every CRC right")
+    told = json.loads(json.dumps(report.to_json()))
+    assert told["schema"] == "shardwriter.stats/1"
+    assert (told["num_records"], told["num_shards"], told["payload_bytes"]) == (26, 4, 2600)
+    assert told["file_bytes"] == 26 * (100 + FRAME_BYTES)
+    assert told["record_bytes"]["histogram"] == [{"below": 128, "count": 26, "from": 64}]
+    assert told["balance"]["records_max_over_mean"] == pytest.approx(7 / 6.5)
+    assert [s["num_records"] for s in told["shards"]] == [7, 7, 6, 6]
+    manifest = sw.load_manifest(dataset / "t.manifest.json")
+    assert [int(s["crc32c"], 16) for s in told["shards"]] == [s.crc32c for s in manifest.shards]
+    assert told["defects"] == []
+
+
+@pytest.mark.parametrize("name", ["t@4", "t@*", "t", "t.manifest.json", "", "t.tfrecord-*-of-*"])
+def test_a_set_is_found_by_any_of_its_names(dataset: Path, name: str) -> None:
+    report = sw.stats(str(dataset / name))
+    assert (report.sizes.count, report.num_defects) == (COUNT, 0)
+
+
+def test_all_files_of_a_folder_as_a_shell_lists_them(dataset: Path) -> None:
+    report = sw.stats([str(p) for p in sorted(dataset.iterdir())])
+    assert len(report.sets) == 1
+    assert report.sizes.count == COUNT
+
+
+def test_one_shard_alone_is_no_incomplete_set(dataset: Path) -> None:
+    report = sw.stats(str(shard(dataset, 2)))
+    assert (report.sizes.count, report.num_defects) == (6, 0)
+
+
+def flip(offset: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[offset] ^= 0x40
+        path.write_bytes(data)
+
+    return damage
+
+
+def cut(size: int) -> Callable[[Path], None]:
+    return lambda path: path.write_bytes(path.read_bytes()[:size])
+
+
+FRAME = 100 + FRAME_BYTES
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "record", "offset", "left"),
+    [
+        (flip(2 * FRAME + 50), "payload-crc", 2, 2 * FRAME, 25),
+        (flip(2 * FRAME + FRAME - 1), "payload-crc", 2, 2 * FRAME, 25),
+        (flip(2 * FRAME + 9), "length-crc", 2, 2 * FRAME, 21),
+        (cut(2 * FRAME + 50), "truncated", 2, 2 * FRAME, 21),
+        (cut(6 * FRAME + 5), "truncated", 6, 6 * FRAME, 25),
+        (cut(6 * FRAME), "record-count", 6, None, 25),
+        (cut(0), "record-count", 0, None, 19),
+        (lambda p: p.write_bytes(p.read_bytes() + bytes(64)), "torn-tail", 7, 7 * FRAME, 26),
+    ],
+    ids=[
+        "payload",
+        "payload-crc",
+        "length-crc",
+        "cut",
+        "cut-header",
+        "last-gone",
+        "empty",
+        "zeros",
+    ],
+)
+def test_every_damage_is_named(
+    dataset: Path,
+    damage: Callable[[Path], None],
+    kind: str,
+    record: int,
+    offset: int | None,
+    left: int,
+) -> None:
+    damage(shard(dataset, 1))
+    for report in (sw.stats(str(dataset / "t")), sw.verify(str(dataset / "t"))):
+        assert kinds(report) == [kind]
+        finding = report.findings[0]
+        assert (finding.path, finding.record_index) == (str(shard(dataset, 1)), record)
+        assert finding.offset == offset
+        assert report.sizes.count == left
+        assert report.verdict.startswith("DAMAGED: 1 defect in 1 file")
+    if kind == "payload-crc":
+        assert finding.global_index == 1 + 2 * N
+
+
+def test_a_gap_in_front_moves_the_global_index(tmp_path: Path) -> None:
+    data = [{"x": i} for i in range(COUNT)]
+    sw.write(data, tmp_path / "t@4", map=lambda f: sw.SKIP if f["x"] in (1, 5) else f)
+    flip(14)(shard(tmp_path, 1))
+    assert sw.stats(str(tmp_path / "t")).findings[0].global_index == 9
+
+
+def test_shards_that_changed_places_are_told_by_the_manifest(dataset: Path) -> None:
+    shard(dataset, 0).rename(dataset / "x")
+    shard(dataset, 1).rename(shard(dataset, 0))
+    (dataset / "x").rename(shard(dataset, 1))
+    assert kinds(sw.stats(str(dataset / "t"))) == ["other-content"] * 2
+
+
+def test_a_missing_shard(dataset: Path) -> None:
+    shard(dataset, 3).unlink()
+    for name in ("t", "t@4", "", "t.tfrecord-*"):
+        findings = sw.stats(str(dataset / name)).findings
+        assert [(f.kind, f.path) for f in findings] == [("missing-shard", str(shard(dataset, 3)))]
+    (dataset / "t.manifest.json").unlink()
+    assert kinds(sw.stats(str(dataset / "t"))) == ["missing-shard"]
+
+
+def test_shards_of_another_run_beside_it(dataset: Path) -> None:
+    shutil.copy(shard(dataset, 0), dataset / "t.tfrecord-00000-of-00001")
+    report = sw.stats(str(dataset / "t"))
+    assert kinds(report) == ["stale-generation"]
+    assert report.sizes.count == COUNT
+    (dataset / "t.manifest.json").unlink()
+    assert kinds(sw.stats(str(dataset))) == ["stale-generation"] * 2
+
+
+def test_uneven_shards_without_a_manifest_are_a_note(dataset: Path) -> None:
+    (dataset / "t.manifest.json").unlink()
+    cut(2 * FRAME)(shard(dataset, 1))
+    report = sw.stats(str(dataset / "t"))
+    assert report.num_defects == 0
+    assert "not dealt round-robin" in report.notes[0]
+
+
+def test_a_manifest_that_is_none(dataset: Path) -> None:
+    (dataset / "t.manifest.json").write_text("{")
+    with pytest.raises(ManifestError):
+        sw.stats(str(dataset / "t"))
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing@4", "no*", "t@5"])
+def test_what_is_not_there(dataset: Path, name: str) -> None:
+    with pytest.raises(SourceError):
+        sw.stats(str(dataset / name))
+
+
+def test_a_folder_without_shards(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no TFRecord shards"):
+        sw.stats(str(tmp_path))
+
+
+def test_the_check_that_was_asked_for(dataset: Path) -> None:
+    flip(50)(shard(dataset, 0))
+    assert sw.stats(str(dataset / "t"), check="length").num_defects == 1  # the CRC of the manifest
+    (dataset / "t.manifest.json").unlink()
+    assert sw.stats(str(dataset / "t"), check="length").num_defects == 0
+    assert sw.stats(str(dataset / "t"), check="crc").num_defects == 1
+
+
+def test_many_defects_are_counted_and_some_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardwriter.scan.MAX_DEFECTS", 5)
+    path = tmp_path / "x.tfrecord"
+    with sw.TFRecordWriter(path) as writer:
+        for _ in range(20):
+            writer.write(b"abcd")
+    data = bytearray(path.read_bytes())
+    data[12::20] = b"z" * 20
+    path.write_bytes(data)
+    report = sw.stats(str(path))
+    assert (report.num_defects, len(report.findings)) == (20, 5)
+
+
+def test_all_fixtures_of_damage_are_seen(data_dir: Path) -> None:
+    fixtures = data_dir / "_derived" / "fixture"
+    told = json.loads((fixtures / "tf_verdicts.json").read_text())
+    assert len(told) == 22
+    for entry in told:
+        report = sw.stats(str(data_dir / entry["file"]))
+        if entry["tf_error"] and "read-as-none" not in entry["file"]:
+            assert report.num_defects, entry["file"]
+        assert report.sizes.count >= entry["tf_records_before_error"], entry["file"]
+    silent = ["truncated-header-5B.tfrecord", "one-byte.tfrecord"]
+    assert [kinds(sw.stats(str(fixtures / name))) for name in silent] == [["truncated"]] * 2
+
+
+def test_sizes_merge_in_any_order() -> None:
+    from array import array
+
+    parts = [array("Q", sizes) for sizes in ([1, 2, 3], [0], [], [100_000, 7])]
+    forwards, backwards, whole = RecordSizes(), RecordSizes(), RecordSizes()
+    for part in parts:
+        forwards.add(part)
+    for part in reversed(parts):
+        backwards.add(part)
+    whole.add(array("Q", [1, 2, 3, 0, 100_000, 7]))
+    assert forwards == backwards == whole
+    assert (whole.min, whole.max, whole.count, whole.total) == (0, 100_000, 6, 100_013)
+    assert sum(whole.histogram) == 6
+
+
+# -- verify and index ------------------------------------------------------------------------------
+
+
+def test_verify_needs_a_manifest(dataset: Path) -> None:
+    (dataset / "t.manifest.json").unlink()
+    with pytest.raises(ManifestError, match="no manifest"):
+        sw.verify(str(dataset / "t"))
+
+
+@pytest.mark.parametrize("damage", [flip(70), cut(100), lambda p: p.unlink()])
+def test_verify_proves_the_index(dataset: Path, damage: Callable[[Path], None]) -> None:
+    before = (dataset / "t.index").read_bytes()
+    damage(dataset / "t.index")
+    assert kinds(sw.verify(str(dataset / "t"))) == ["index"]
+    made = make_index(str(dataset / "t"), dali=True)
+    assert (dataset / "t.index").read_bytes() == before
+    assert made["num_records"] == COUNT
+    assert len(made["idx"]) == N
+    assert sw.verify(str(dataset / "t")).num_defects == 0
+
+
+def test_an_index_is_not_made_from_damaged_shards(dataset: Path) -> None:
+    before = (dataset / "t.index").read_bytes()
+    cut(2 * FRAME)(shard(dataset, 0))
+    with pytest.raises(ManifestError):
+        make_index(str(dataset / "t"))
+    flip(50)(shard(dataset, 1))
+    with pytest.raises(sw.DataError):
+        make_index(str(dataset / "t"))
+    assert (dataset / "t.index").read_bytes() == before
+
+
+def test_an_index_for_shards_of_others(tmp_path: Path) -> None:
+    with sw.TFRecordWriter(tmp_path / "x.tfrecord-00000-of-00001") as writer:
+        writer.write(b"abc")
+    make_index(str(tmp_path / "x"))
+    assert (tmp_path / "x.index").stat().st_size == 8 * 6
+
+
+def test_verify_of_a_folder_with_two_datasets_asks_which(dataset: Path) -> None:
+    sw.write([b"x"], dataset / "u@1")
+    with pytest.raises(OptionError, match="2 datasets"):
+        sw.verify(str(dataset))
+
+
+# -- show ------------------------------------------------------------------------------------------
+
+
+def test_records_are_shown_in_reading_order(tmp_path: Path) -> None:
+    data = [{"x": i} for i in range(COUNT)]
+    sw.write(data, tmp_path / "t@4", map=lambda f: sw.SKIP if f["x"] in (2, 3, 7) else f)
+    wanted = [i for i in range(COUNT) if i not in (2, 3, 7)]
+    shown = list(read_some(str(tmp_path / "t"), 0, 100))
+    assert [int(r.features["x"][0]) for r in shown] == wanted
+    assert [r.index for r in shown] == list(range(len(wanted)))
+    tail = list(read_some(str(tmp_path / "t"), 20, 2))
+    assert [int(r.features["x"][0]) for r in tail] == wanted[20:22]
+
+
+def test_sets_of_others_are_shown_one_record_of_each_shard_in_turn(dataset: Path) -> None:
+    (dataset / "t.manifest.json").unlink()
+    shown = list(read_some(str(dataset / "t"), 3, 6))
+    assert [(r.path, r.record_index) for r in shown] == [
+        (str(shard(dataset, s)), place)
+        for s, place in [(3, 0), (0, 1), (1, 1), (2, 1), (3, 1), (0, 2)]
+    ]
+    assert {r.kind for r in shown} == {"other"}
+
+
+def test_an_index_of_another_set_is_not_believed(dataset: Path) -> None:
+    sw.write([b"y" * 10] * COUNT, dataset / "u@4")
+    shutil.copy(dataset / "u.index", dataset / "t.index")
+    with pytest.raises(sw.DataError):
+        list(read_some(str(dataset / "t"), 5, 1))
+
+
+def test_a_damaged_record_is_not_shown(dataset: Path) -> None:
+    flip(20)(shard(dataset, 0))
+    with pytest.raises(sw.DataError, match="CRC"):
+        list(read_some(str(dataset / "t"), 0, 1))
+    assert len(list(read_some(str(dataset / "t"), 1, 3))) == 3
+
+
+def test_a_finding_as_json_has_all_its_keys() -> None:
+    told = Finding("k", "p", "d").to_json()
+    assert sorted(told) == ["detail", "global_index", "kind", "offset", "path", "record_index"]
