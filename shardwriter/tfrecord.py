@@ -126,6 +126,7 @@ class TFRecordWriter:
         self._written_bytes = 0
         self._flushed_records = 0
         self._closed = False
+        self._failure: BaseException | None = None  # nobody knows how much the sink took then
 
     def write(self, record: bytes) -> None:
         """Append one record.
@@ -163,6 +164,8 @@ class TFRecordWriter:
             )
         if self._closed:
             raise ValueError("write to a closed TFRecordWriter")
+        if self._failure is not None:
+            raise self._failure
         if len(self._headers) >= _HEADER_CACHE_SIZE:
             self._headers.clear()
         header = self._headers[payload_bytes] = frame_header(payload_bytes)
@@ -190,9 +193,18 @@ class TFRecordWriter:
 
     def flush(self) -> None:
         """Hand the buffered frames on."""
+        if self._failure is not None:
+            raise self._failure
         if not self._parts:
             return
-        data = b"".join(self._parts)
+        try:
+            self._hand_on(b"".join(self._parts))
+        except BaseException as error:
+            self._failure = error
+            self._headers.clear()  # so that write() meets it
+            raise
+
+    def _hand_on(self, data: bytes) -> None:
         if isinstance(self._sink, io.RawIOBase):
             # A raw file may take a part: what is left of the disk, or 2 GiB less a page.
             rest = memoryview(data)

@@ -237,6 +237,27 @@ def test_the_sink_is_closed_when_the_last_flush_fails():
     assert sink.num_closes == 1
 
 
+@pytest.mark.parametrize("later", ["write", "flush", "close"])
+def test_a_flush_that_failed_is_not_forgotten(later):
+    """Nobody knows how much the sink took, so writing on would tear the file in the middle."""
+
+    class FullOnce(Sink):
+        def write(self, data, /):
+            super().write(data[:5] if not self.num_writes else data)
+            if self.num_writes == 1:
+                raise OSError(28, "No space left on device")
+
+    sink = FullOnce()
+    writer = TFRecordWriter(sink)
+    writer.write(b"x")
+    with pytest.raises(OSError, match="No space"):
+        writer.flush()
+    with pytest.raises(OSError, match="No space"):
+        getattr(writer, later)(*([b"x"] if later == "write" else []))
+    writer.discard()
+    assert sink.data == frame(b"x")[:5]
+
+
 @pytest.mark.parametrize("most", [1, 7, 1000])
 def test_a_raw_file_that_takes_a_part_gets_the_rest(most):
     sink = RawSink(most)
