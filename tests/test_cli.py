@@ -1,0 +1,289 @@
+"""The commands as people run them: what is printed where, and the exit codes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from shardwriter.render import bytes_text
+
+BIN = Path(sys.executable).parent
+
+
+def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "shardwriter", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "table.csv"
+    path.write_text("id,name\n" + "".join(f"{i},n{i}\n" for i in range(100)))
+    return path
+
+
+def test_write_then_stats(table: Path, tmp_path: Path) -> None:
+    done = run("write", table, tmp_path / "out" / "t@8")
+    assert done.returncode == 0
+    assert "100 (12-13 a shard)" in done.stdout
+    assert done.stderr == ""  # off a terminal there is no bar
+    stats = subprocess.run(
+        [BIN / "shard-stats", tmp_path / "out" / "t@8"], capture_output=True, text=True, check=False
+    )
+    assert stats.returncode == 0
+    assert stats.stdout.splitlines()[-1].startswith("OK: 100 records in 8 shards")
+    assert max(map(len, stats.stdout.splitlines())) <= 100
+
+
+def test_json_on_stdout_is_json_and_nothing_else(table: Path, tmp_path: Path) -> None:
+    for arguments in (
+        ("write", table, tmp_path / "t@2", "--dry-run", "--json"),
+        ("write", table, tmp_path / "t@2", "--json"),
+        ("stats", tmp_path / "t", "--json"),
+        ("verify", tmp_path / "t", "--json"),
+        ("index", tmp_path / "t", "--json"),
+        ("show", tmp_path / "t", "--json"),
+    ):
+        done = run(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert isinstance(json.loads(done.stdout), dict), arguments
+
+
+def test_a_dry_run_writes_nothing(table: Path, tmp_path: Path) -> None:
+    done = run("write", table, tmp_path / "new" / "t@4", "--dry-run")
+    assert done.returncode == 0
+    assert "nothing was written" in done.stdout
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["write", "missing", "t@2"], 1, ["missing", "no such file", "do:"]),
+        (["write", "wide.csv", "t@2"], 1, ["wide.csv, line 3", "too many"]),
+        (["write", "table.csv", "t@0"], 2, ["t@0", "NAME@N"]),
+        (["write", "table.csv", "t@2", "--shards", "3"], 2, ["2 shards", "3"]),
+        (["write", "table.csv", "t@2", "--seed", "1"], 2, ["--shuffle"]),
+        (["write", "table.csv", "t@2", "--label", "nope"], 2, ["nope", "id, name"]),
+        (["write", "table.csv", "t@2", "--map", "nomodule:f"], 2, ["--map", "nomodule"]),
+        (["write", "table.csv", "t@2", "--map", "words"], 2, ["module:callable"]),
+        (["write", "table.csv", "t@2", "--schema", "id=number"], 2, ["id=number"]),
+        (["write", "table.csv", "t@2", "--format", "image-folder"], 1, ["this is a file"]),
+        (["write", "table.csv", "t@2", "--format", "nope"], 2, ["nope"]),
+        (["write", "table.csv", "t@2.gz"], 2, ["plain"]),
+        (["write", "table.csv", "table.csv/t@2"], 3, ["table.csv", "not a directory"]),
+        (["stats", "missing"], 1, ["missing"]),
+        (["verify", "missing"], 1, ["missing"]),
+        (["show", "wide.csv"], 1, ["length CRC"]),
+        (["index", "missing"], 1, ["missing"]),
+        (["nonsense"], 2, ["nonsense"]),
+    ],
+)
+def test_errors_say_what_where_and_what_to_do(
+    table: Path, arguments: list[str], code: int, words: list[str]
+) -> None:
+    (table.parent / "wide.csv").write_text("a,b\n1,2\n3,4,5\n")
+    done = run(*arguments, cwd=table.parent)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert sorted(p.name for p in table.parent.iterdir()) == ["table.csv", "wide.csv"]
+
+
+def test_verbose_shows_the_traceback_of_the_users_code(table: Path) -> None:
+    (table.parent / "mine.py").write_text("def broken(features):\n    return features['nope']\n")
+    arguments = ["write", "table.csv", "t@2", "--map", "mine:broken"]
+    plain = run(*arguments, cwd=table.parent)
+    assert plain.returncode == 1
+    assert "item 0" in plain.stderr
+    assert "KeyError" in plain.stderr
+    assert "Traceback" not in plain.stderr
+    verbose = run(*arguments, "-v", cwd=table.parent)
+    assert "features['nope']" in verbose.stderr
+
+
+def test_an_output_that_exists(table: Path, tmp_path: Path) -> None:
+    assert run("write", table, tmp_path / "t@2").returncode == 0
+    again = run("write", table, tmp_path / "t@3")
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+    assert run("write", table, tmp_path / "t@3", "--overwrite").returncode == 0
+
+
+def test_damage_ends_with_1(table: Path, tmp_path: Path) -> None:
+    run("write", table, tmp_path / "t@2")
+    shard = tmp_path / "t.tfrecord-00001-of-00002"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    for command in ("stats", "verify"):
+        done = run(command, tmp_path / "t")
+        assert done.returncode == 1
+        assert f"truncated: {shard}, record 49 (item 99)" in done.stdout
+        assert done.stdout.splitlines()[-1].startswith("DAMAGED")
+
+
+def test_map_skip_and_label(table: Path, tmp_path: Path) -> None:
+    (table.parent / "mine.py").write_text(
+        "import shardwriter as sw\n"
+        "def keep(f):\n"
+        "    return sw.SKIP if f['id'] < 10 else {**f, 'odd': f['id'] % 2}\n"
+    )
+    done = run(
+        "write",
+        "table.csv",
+        "t@4",
+        "--map",
+        "mine:keep",
+        "--label",
+        "odd",
+        "--json",
+        cwd=table.parent,
+    )
+    told = json.loads(done.stdout)
+    assert (told["num_items"], told["num_records"], told["skipped"]) == (100, 90, 10)
+    manifest = json.loads((tmp_path / "t.manifest.json").read_text())
+    assert manifest["labels"]["counts"] == {"0": 45, "1": 45}
+    assert manifest["skipped"]["runs"] == [[0, 10]]
+
+
+def test_images_bring_the_hint_about_sorted_labels(data_dir: Path, tmp_path: Path) -> None:
+    folder = data_dir / "pytorch+data/examples/vision/fakedata/imagefolder"
+    done = run("write", folder, tmp_path / "t@2")
+    assert done.returncode == 0
+    assert "sorted order" in done.stderr
+    mixed = run("write", folder, tmp_path / "u@2", "--shuffle", "--seed", "3")
+    assert mixed.stderr == ""
+
+
+def test_the_tensorflow_backend_from_the_command_line(table: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    assert run("write", table, tmp_path / "a" / "t@3").returncode == 0
+    done = run("write", table, tmp_path / "b" / "t@3", "--backend", "tensorflow")
+    assert done.returncode == 0, done.stderr
+    names = sorted(p.name for p in (tmp_path / "a").iterdir())
+    assert names == sorted(p.name for p in (tmp_path / "b").iterdir())
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_backend_that_is_not_installed(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "none" / "tensorflow").mkdir(parents=True)
+    (tmp_path / "none" / "tensorflow" / "__init__.py").write_text("raise ImportError('none here')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "none")}
+    command = ["write", str(table), str(tmp_path / "t@2"), "--backend", "tensorflow"]
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwriter", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 3
+    assert "shardwriter[tensorflow]" in done.stderr
+    assert not (tmp_path / ".t.partial").exists()
+
+
+def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "def items():\n"
+        "    for i in range(1000):\n"
+        "        print(i, flush=True); time.sleep(0.05); yield {'x': i}\n"
+    )
+    command = [sys.executable, "-m", "shardwriter", "write", "slow:items", "out/t@2"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        told = process.stderr.read()
+    assert process.returncode == 130
+    assert "nothing was published" in told
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_help_is_there_and_fits_80_columns() -> None:
+    for command in ("write", "stats", "show", "verify", "index"):
+        done = run(command, "--help")
+        assert done.returncode == 0
+        assert "Example: shardwriter" in done.stdout or "Example: shard-stats" in done.stdout
+        assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_version() -> None:
+    from shardwriter import __version__
+
+    assert run("--version").stdout == f"shardwriter {__version__}\n"
+
+
+def test_a_pipe_that_closes_early_is_no_traceback(table: Path, tmp_path: Path) -> None:
+    run("write", table, tmp_path / "t@2")
+    command = f"{sys.executable} -m shardwriter show {tmp_path / 't'} --count 100 | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+
+
+def test_on_a_terminal_there_is_a_bar_on_stderr_and_not_on_stdout(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "class Items:\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, i): time.sleep(0.1); return {'x': i}\n"
+        "items = Items()\n"
+    )
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "shardwriter", "write", "slow:items", "t@2"]
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=child, env=environment
+    ) as process:
+        os.close(child)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(parent, 4096)
+            except OSError:
+                break
+            if not piece:
+                break
+            shown += piece
+        assert process.stdout is not None
+        result = process.stdout.read()
+    os.close(parent)
+    assert b"items/s" in shown
+    assert b"/8" in shown
+    assert b"writing" not in result
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (99_449, "99.4 kB"),
+        (99_999, "100 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.0 MB"),
+        (1.5e9, "1.5 GB"),
+        (5e15, "5,000 TB"),
+        (None, "-"),
+    ],
+)
+def test_sizes_as_people_read_them(size: float | None, text: str) -> None:
+    assert bytes_text(size) == text
