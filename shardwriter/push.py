@@ -17,11 +17,11 @@ from contextlib2 import ExitStack
 from shardwriter import canonical
 from shardwriter.encode import RecordEncoder
 from shardwriter.engines.serial import CHECKPOINT_BYTES, checkpoint, open_shards, seal_all
-from shardwriter.errors import OptionError, ShardwriterError
+from shardwriter.errors import OptionError, RecordTooLarge, ShardwriterError, StorageError
 from shardwriter.job import check_output_fits
 from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
-from shardwriter.rundir import RunDirectory
+from shardwriter.rundir import Journal, RunDirectory
 from shardwriter.schema import FeatureType
 from shardwriter.shard import ShardFile
 from shardwriter.storage import LocalStorage
@@ -47,6 +47,7 @@ class DatasetWriter:
         self._journal = run.journal(attempt=0, worker=0)
         stack.callback(self._journal.close)
         self._since_checkpoint = 0
+        self._failed = False
         self.num_items = 0
         self.manifest: Manifest | None = None
 
@@ -58,17 +59,24 @@ class DatasetWriter:
 
         Raises:
             DataError: The features can not be encoded; the record was not written.
+            StorageError: The disk said no; nothing of this writer will be published.
         """
         try:
             record = self._encoder.encode(self.num_items, features)
         except ShardwriterError as error:
             raise error.locate(index=self.num_items) from error.__cause__
-        self._shards[self.num_items % len(self._shards)].write(record)
-        self.num_items += 1
-        self._since_checkpoint += len(record)
-        if self._since_checkpoint >= CHECKPOINT_BYTES:
-            checkpoint(self._shards, self._journal, self._encoder)
-            self._since_checkpoint = 0
+        try:
+            self._shards[self.num_items % len(self._shards)].write(record)
+            self.num_items += 1
+            self._since_checkpoint += len(record)
+            if self._since_checkpoint >= CHECKPOINT_BYTES:
+                checkpoint(self._shards, self._journal, self._encoder)
+                self._since_checkpoint = 0
+        except RecordTooLarge as error:
+            raise error.locate(index=self.num_items) from None
+        except BaseException:
+            self._failed = True  # whether the record is there is not known
+            raise
 
 
 @contextmanager
@@ -99,14 +107,14 @@ def open_writer(
     output = _fixed_output(out, num_shards)
     assert output.num_shards is not None
     with ExitStack() as stack:
-        run = _begin(stack, output, overwrite=overwrite)
-        shards = open_shards(stack, run, output.num_shards)
-        writer = DatasetWriter(run, shards, RecordEncoder(len(shards), schema, None, label), stack)
+        begun = _begin(stack, output, overwrite=overwrite)
+        shards = open_shards(stack, begun.run, output.num_shards)
+        encoder = RecordEncoder(len(shards), schema, None, label)
+        writer = DatasetWriter(begun.run, shards, encoder, stack)
         yield writer
-        outcome = seal_all(shards, writer._journal, writer._encoder, writer.num_items, [])
-        writer.manifest = finish(
-            run, outcome, output, job=_job(output), source=_SOURCE, order=_ORDER
-        )
+        if writer._failed:
+            raise _not_whole(begun.run.path)
+        writer.manifest = begun.publish(shards, writer._journal, encoder, writer.num_items)
 
 
 def open_sharded_writers(
@@ -132,12 +140,13 @@ def open_sharded_writers(
     Raises:
         UsageError: ``out`` has no N, or exists.
         LawViolation: When the stack unwinds, and record i did not go to shard i mod N.
+        StorageError: When the stack unwinds, and a write had failed before.
     """
     output = _fixed_output(out, None)
     assert output.num_shards is not None
-    run = _begin(exit_stack, output, overwrite=overwrite)
-    shards = open_shards(exit_stack, run, output.num_shards)
-    journal = run.journal(attempt=0, worker=0)
+    begun = _begin(exit_stack, output, overwrite=overwrite)
+    shards = open_shards(exit_stack, begun.run, output.num_shards)
+    journal = begun.run.journal(attempt=0, worker=0)
     exit_stack.callback(journal.close)
 
     def publish(
@@ -145,29 +154,62 @@ def open_sharded_writers(
     ) -> None:
         if kind is None:
             num_items = sum(shard.num_records for shard in shards)
-            encoder = RecordEncoder(len(shards))
-            outcome = seal_all(shards, journal, encoder, num_items, [])
-            finish(run, outcome, output, job=_job(output), source=_SOURCE, order=_ORDER)
+            begun.publish(shards, journal, RecordEncoder(len(shards)), num_items)
 
     # Pushed last, so it runs first, while the shards are still open.
     exit_stack.push(publish)
     return shards
 
 
-def _begin(stack: Any, output: Output, *, overwrite: bool) -> RunDirectory:
+class _Begun:
+    """A run that has begun, and was not published yet."""
+
+    def __init__(self, run: RunDirectory, output: Output) -> None:
+        self.run = run
+        self._output = output
+        self._published = False
+
+    def publish(
+        self, shards: list[ShardFile], journal: Journal, encoder: RecordEncoder, num_items: int
+    ) -> Manifest:
+        """Seal and publish; refuse shards that hold half of a write that failed."""
+        run = self.run
+        outcome = seal_all(shards, journal, encoder, num_items, [])
+        for number, sealed in enumerate(outcome.shards):
+            path, ends = run.shard_path(number), run.index_path(number)
+            found = run.storage.size(path), run.storage.size(ends)
+            if found != (sealed.file_bytes, 8 * sealed.num_records):
+                raise _not_whole(path)
+        manifest = finish(
+            run, outcome, self._output, job=_job(self._output), source=_SOURCE, order=_ORDER
+        )
+        self._published = True
+        return manifest
+
+    def discard(self) -> None:
+        """Throw the run away unless it was published."""
+        # What was pushed can not be asked for again, so there is nothing to resume.
+        if not self._published and not self.run.is_committed:
+            self.run.discard()
+
+
+def _not_whole(path: str) -> StorageError:
+    return StorageError(
+        "a write failed before, and was cut off in the middle: nothing was published",
+        path=path,
+        hint="let the error of that write end the block, and write the records again",
+    )
+
+
+def _begin(stack: Any, output: Output, *, overwrite: bool) -> _Begun:
     """Claim and begin a run that is thrown away unless it was published."""
     run = RunDirectory.claim(output.directory, output.name, LocalStorage())
     stack.callback(run.release)
     run.check_output(overwrite=overwrite)
-
-    def discard(kind: type[BaseException] | None, *_rest: object) -> None:
-        # A source that was pushed can not be asked again, so there is nothing to resume.
-        if kind is not None and not run.is_committed:
-            run.discard()
-
-    stack.push(discard)
+    begun = _Begun(run, output)
+    stack.callback(begun.discard)
     run.begin({"job": _job(output), "source": _SOURCE, **machine_facts()})
-    return run
+    return begun
 
 
 def _fixed_output(out: str | os.PathLike[str], num_shards: int | None) -> Output:
