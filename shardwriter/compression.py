@@ -301,6 +301,10 @@ class OpenStream:
             self._inflate = InflateStream(self._file, self.compression, os.fspath(path))
             self.read = self._inflate.read
 
+    def tell(self) -> int:
+        """Return how many bytes of the file were read."""
+        return self._file.tell()
+
     @property
     def num_members(self) -> int:
         """Gzip members begun so far; 0 for a plain file."""

@@ -170,10 +170,10 @@ def _print_sizes(console: Console, report: Report) -> None:
     if not sizes.count:
         return
     console.print(
-        f"{sizes.count:,} records, {bytes_text(sizes.total)} of payload, "
-        f"{bytes_text(report.file_bytes)} in files; "
-        f"a record has {bytes_text(sizes.min)} to {bytes_text(sizes.max)}"
+        f"{sizes.count:,} records of {bytes_text(sizes.min)} to {bytes_text(sizes.max)}, "
+        f"mean {bytes_text(sizes.mean)}"
     )
+    console.print(f"{bytes_text(sizes.total)} of payload, {bytes_text(report.file_bytes)} in files")
     largest = max(sizes.histogram)
     filled = [k for k, count in enumerate(sizes.histogram) if count]
     if len(filled) < 2:

@@ -105,15 +105,18 @@ class FileScan:
 
 
 class _ProvenStream:
-    """A stream that keeps the running CRC of what goes through it."""
+    """A stream that keeps the running CRC of what goes through it, and tells how far it is."""
 
-    def __init__(self, stream: ByteStream) -> None:
-        self._read = stream.read
+    def __init__(self, stream: OpenStream, progress: Callable[[int], None] | None) -> None:
+        self._stream = stream
+        self._progress = progress
         self.crc32c = 0
 
     def read(self, size: int, /) -> bytes:
-        data = self._read(size)
+        data = self._stream.read(size)
         self.crc32c = extend_crc32c(self.crc32c, data)
+        if self._progress is not None:
+            self._progress(self._stream.tell())
         return data
 
 
@@ -125,7 +128,7 @@ def scan_file(
     Args:
         path: The file, compressed or not.
         check: What to prove; ``"none"`` and ``"length"`` leave payloads unproven.
-        progress: Told of the records of each batch.
+        progress: Told now and then of the bytes of the file that were read.
 
     Raises:
         StorageError: The file can not be opened or read.
@@ -135,11 +138,9 @@ def scan_file(
         with open_stream(path) as stream:
             scan.file_bytes = os.stat(path).st_size
             scan.compression = stream.compression
-            proven = _ProvenStream(stream)
+            proven = _ProvenStream(stream, progress)
             for batch in _batches(proven, check, scan):
                 scan.sizes.add(batch)
-                if progress is not None:
-                    progress(len(batch))
             if not any(defect.kind in _STOPS for defect in scan.defects):
                 scan.crc32c = proven.crc32c
             _check_name(scan, stream)

@@ -130,7 +130,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """One line that says whether these shards are good."""
+        """One line that says whether these shards are good; balance is largest over mean shard."""
         sizes, num_files = self.sizes, len(self.scans)
         proof = {"crc": "every CRC right", "length": "framing right", "none": "nothing proven"}
         what = f"{sizes.count:,} record{'s' * (sizes.count != 1)} in {num_files:,} shard"
@@ -142,10 +142,7 @@ class Report:
                 f"{files:,} file{'s' * (files != 1)}; {what} are good"
             )
         records, file_bytes = self.balance
-        return (
-            f"OK: {what}, {proof[self.check]}, "
-            f"max/mean {records:.2f} in records and {file_bytes:.2f} in bytes"
-        )
+        return f"OK: {what}, {proof[self.check]}, balance {records:.2f} (bytes {file_bytes:.2f})"
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON; keys are added in later versions, never renamed."""
@@ -209,7 +206,7 @@ def stats(
     Args:
         paths: A folder, file, manifest, dataset name, ``train@16``, or glob; or several.
         check: ``"crc"`` proves every byte, ``"length"`` the framing, ``"none"`` nothing.
-        progress: Called with (files done, files in all).
+        progress: Called with (bytes of files read, bytes of all files).
 
     Raises:
         SourceError: Nothing is there.
@@ -218,18 +215,21 @@ def stats(
     if isinstance(paths, (str, os.PathLike)):
         paths = [os.fspath(paths)]
     sets = find_shard_sets(list(paths))
-    num_files = sum(len(shard_set.shards) for shard_set in sets)
-    done = 0
+    total_bytes = sum(os.path.getsize(path) for found in sets for _, path in found.shards)
+    done_bytes = 0
+
+    def tell(file_bytes: int) -> None:
+        if progress is not None:
+            progress(done_bytes + file_bytes, total_bytes)
+
     reports = []
     for shard_set in sets:
         report = SetReport(shard_set)
         for shard, path in shard_set.shards:
-            scan = scan_file(path, check=check)
+            scan = scan_file(path, check=check, progress=None if progress is None else tell)
             report.scans.append((shard, scan))
             _take_defects(report, shard, scan)
-            done += 1
-            if progress is not None:
-                progress(done, num_files)
+            done_bytes += scan.file_bytes
         _judge_set(report)
         if shard_set.manifest is not None:
             _hold_against_manifest(report, shard_set.manifest)

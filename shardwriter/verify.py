@@ -25,7 +25,7 @@ def verify(path: str, *, progress: Callable[[int, int], None] | None = None) -> 
 
     Args:
         path: The dataset: ``out/train``, ``out/train@16``, its manifest, or its folder.
-        progress: Called with (files done, files in all).
+        progress: Called with (bytes of files read, bytes of all files).
 
     Raises:
         ManifestError: There is no manifest, or it can not be used.

@@ -49,43 +49,68 @@ def hint(line: str) -> None:
 
 
 @contextmanager
-def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int, int], Any] | None]:
-    """Show a bar with rate and time left on stderr, where that is a terminal.
+def writing_bar(total: int | None) -> Iterator[Callable[[int, int], None] | None]:
+    """Show items done, rate and time left on stderr, where that is a terminal.
 
     Yields:
         A function to tell of (items done, payload bytes); None off a terminal.
     """
+    from rich.progress import MofNCompleteColumn, TextColumn
+
+    with _bar("writing", total, MofNCompleteColumn(), TextColumn("{task.fields[rate]}")) as show:
+        if show is None:
+            yield None
+            return
+        from shardwriter.render import bytes_text, rate_text
+
+        def update(done: int, num_bytes: int) -> None:
+            show(done, total, lambda s: f"{rate_text(done, s)}, {bytes_text(num_bytes)}")
+
+        yield update
+
+
+@contextmanager
+def reading_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show bytes read, rate and time left on stderr, where that is a terminal.
+
+    Yields:
+        A function to tell of (bytes read, bytes in all); None off a terminal.
+    """
+    from rich.progress import DownloadColumn, TextColumn
+
+    with _bar(what, None, DownloadColumn(), TextColumn("{task.fields[rate]}")) as show:
+        if show is None:
+            yield None
+            return
+        from shardwriter.render import bytes_text
+
+        def update(done: int, total: int) -> None:
+            show(done, total, lambda s: f"{bytes_text(done / s)}/s")
+
+        yield update
+
+
+@contextmanager
+def _bar(what: str, total: int | None, *columns: Any) -> Iterator[_Show | None]:
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from shardwriter.render import bytes_text, rate_text
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    layout = (TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn())
+    with Progress(*layout, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total, rate="")
 
-        def update(done: int, num_bytes: int) -> None:
-            bar.update(task, completed=done)
-            elapsed = bar.tasks[0].elapsed or 0
-            text = f"{rate_text(done, elapsed)}, {bytes_text(num_bytes)}" if elapsed else ""
-            bar.update(task, rate=text)
+        def show(done: int, total: int | None, rate: Callable[[float], str]) -> None:
+            elapsed_s = bar.tasks[0].elapsed or 0
+            text = rate(elapsed_s) if elapsed_s else ""
+            bar.update(task, completed=done, total=total, rate=text)
 
-        yield update
+        yield show
+
+
+_Show = Callable[[int, "int | None", Callable[[float], str]], None]
 
 
 def print_json(value: Any) -> None:

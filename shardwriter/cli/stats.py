@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import print_json, progress_bar, reported
+from shardwriter.cli.common import print_json, reading_bar, reported
 
 
 class _Check(str, Enum):
@@ -46,8 +45,8 @@ def stats(
     with reported(verbose=verbose):
         from shardwriter.stats import stats as make_report
 
-        with progress_bar("reading", None) as progress:
-            report = make_report(paths, check=check.value, progress=_files(progress))
+        with reading_bar("reading") as progress:
+            report = make_report(paths, check=check.value, progress=progress)
         if json:
             print_json(report.to_json())
         else:
@@ -56,7 +55,3 @@ def stats(
             print_report(report, all_shards=all_shards)
         if report.num_defects:
             raise typer.Exit(1)
-
-
-def _files(progress: Callable[[int, int], Any] | None) -> Callable[[int, int], Any] | None:
-    return None if progress is None else lambda done, _total: progress(done, 0)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import print_json, progress_bar, reported
+from shardwriter.cli.common import print_json, reading_bar, reported
 
 
 def verify(
@@ -25,9 +25,8 @@ def verify(
     with reported(verbose=verbose):
         from shardwriter.verify import verify as prove
 
-        with progress_bar("proving", None) as progress:
-            update = None if progress is None else lambda done, _total: progress(done, 0)
-            report = prove(out, progress=update)
+        with reading_bar("proving") as progress:
+            report = prove(out, progress=progress)
         if json:
             print_json(report.to_json())
         else:

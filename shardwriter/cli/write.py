@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwriter.cli.common import hint, print_json, progress_bar, reported
+from shardwriter.cli.common import hint, print_json, reported, writing_bar
 
 if TYPE_CHECKING:
     from shardwriter.naming import Output
@@ -129,7 +129,7 @@ def write(
         if dry_run:
             _dry_run(opened, options, output, json, world, loader_workers)
             return
-        with progress_bar("writing", count_items(opened, options)) as progress:
+        with writing_bar(count_items(opened, options)) as progress:
             manifest = write_source(
                 opened,
                 output,
