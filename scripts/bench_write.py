@@ -107,8 +107,11 @@ def time_stats(images: Path, work: Path, repeat: int) -> dict[str, Any]:
     from shardwriter.stats import stats
 
     out = work / "stats"
-    subprocess.run([*COMMAND, "write", str(images), str(out / f"x@{NUM_SHARDS}")], check=True,
-                   capture_output=True)
+    subprocess.run(
+        [*COMMAND, "write", str(images), str(out / f"x@{NUM_SHARDS}")],
+        check=True,
+        capture_output=True,
+    )
     stats(str(out))
     whole, scans = [], []
     for _ in range(repeat):
