@@ -73,16 +73,17 @@ class Job:
         return {"digest": canonical.digest(self.source.digest()), "kind": self.source.kind}
 
     def bytes_options(self) -> dict[str, Any]:
-        """Return the options that decide bytes, as JSON."""
+        """Return the options that decide bytes, those of the manifest included, as JSON."""
         options = self.options
         return {
             "compression": {"type": "none"},
             "files": self.pattern.template,
+            "label": options.label,
             "limit": options.limit,
             "map": None if options.map is None else describe_callable(options.map),
             "num_shards": self.num_shards,
             "order": self.order_json(),
-            "schema": {name: t.kind for name, t in options.schema.items()},
+            "schema": {name: [t.kind, t.dtype] for name, t in options.schema.items()},
         }
 
     def digest(self) -> str:

@@ -136,6 +136,15 @@ def check(source: Source, output: Output, options: DatasetOptions) -> None:
             hint=f"the features are {', '.join(sorted(source.plan))}",
         )
 
+    for name, wanted in options.schema.items():
+        planned = None if options.map else source.plan.get(name)
+        if planned is not None and planned.kind not in (None, wanted.kind):
+            raise OptionError(
+                f"the schema says {wanted.kind} for {name!r}, and a source of kind {source.kind} "
+                f"gives {planned.kind}",
+                hint="a map can change it",
+            )
+
 
 @contextmanager
 def claimed(output: Output, *, overwrite: bool) -> Iterator[RunDirectory]:

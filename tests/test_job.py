@@ -165,9 +165,12 @@ def test_every_option_that_changes_bytes_changes_the_digest(change, request):
         seen[digest] = other_change
 
 
-def test_the_folder_and_the_label_do_not_change_the_digest():
+def test_the_folder_does_not_change_the_digest():
     assert make(out="elsewhere/deep/train@4").digest() == make().digest()
-    assert make(label="x").digest() == make().digest()
+
+
+def test_the_label_changes_the_digest_as_it_changes_the_manifest():
+    assert make(label="x").digest() != make().digest()
 
 
 def test_every_option_is_held_against_the_digest():

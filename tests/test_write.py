@@ -27,6 +27,7 @@ from shardwriter.errors import (
     StorageError,
 )
 from shardwriter.permutation import Permutation
+from shardwriter.schema import FeatureType, parse_schema_option
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
 
@@ -250,12 +251,31 @@ def test_a_feature_that_changes_its_type_names_both_items(tmp_path: Path) -> Non
 
 
 def test_a_schema_makes_ints_floats(tmp_path: Path) -> None:
-    from shardwriter.schema import parse_schema_option
-
     schema = parse_schema_option("v=float")
     sw.write([{"v": 1}, {"v": 2.5}], tmp_path / "t@1", schema=schema)
     values = [sw.decode_example(p)["v"].tolist() for p in records(tmp_path, "t", 1)[0]]
     assert values == [[1.0], [2.5]]
+
+
+def test_a_schema_against_what_the_source_gives_is_refused(data_dir: Path, tmp_path: Path) -> None:
+    folder = data_dir / "pytorch+data/examples/vision/fakedata/imagefolder"
+    schema = {"image/height": FeatureType("float", "float32")}
+    with pytest.raises(OptionError, match="image/height"):
+        sw.write(str(folder), tmp_path / "t@2", schema=schema)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_label_and_schema_are_part_of_the_job(tmp_path: Path) -> None:
+    jobs = {
+        sw.write([{"x": 1, "y": "a"}], tmp_path / name, **options).job
+        for name, options in {
+            "a@1": {},
+            "b@1": {"label": "x"},
+            "c@1": {"schema": {"y": FeatureType("bytes", "bytes")}},
+            "d@1": {"schema": {"y": FeatureType("bytes", "string")}},
+        }.items()
+    }
+    assert len(jobs) == 4
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, object(), 1j, [[1], [1, 2]]])
