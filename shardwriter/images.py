@@ -10,7 +10,6 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Final, NamedTuple
 
-import imagesize
 
 EXTENSIONS: Final = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
@@ -56,6 +55,8 @@ def read_header(data: bytes) -> ImageHeader:
     found = image_format(data[:16])
     if found is None:
         raise ValueError(f"no image that is known begins with {data[:8]!r}")
+    import imagesize  # brings an HTTP client along: 40 ms that only images should cost
+
     width, height = imagesize.get(BytesIO(data), exif_rotation=False)
     if width <= 0 or height <= 0:
         raise ValueError(f"the {found} header is broken or cut off: it gives no size")

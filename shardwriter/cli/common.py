@@ -55,13 +55,14 @@ def writing_bar(total: int | None) -> Iterator[Callable[[int, int], None] | None
     Yields:
         A function to tell of (items done, payload bytes); None off a terminal.
     """
-    from rich.progress import MofNCompleteColumn, TextColumn
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import MofNCompleteColumn
 
-    with _bar("writing", total, MofNCompleteColumn(), TextColumn("{task.fields[rate]}")) as show:
-        if show is None:
-            yield None
-            return
-        from shardwriter.render import bytes_text, rate_text
+    from shardwriter.render import bytes_text, rate_text
+
+    with _bar("writing", total, MofNCompleteColumn()) as show:
 
         def update(done: int, num_bytes: int) -> None:
             show(done, total, lambda s: f"{rate_text(done, s)}, {bytes_text(num_bytes)}")
@@ -76,13 +77,14 @@ def reading_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     Yields:
         A function to tell of (bytes read, bytes in all); None off a terminal.
     """
-    from rich.progress import DownloadColumn, TextColumn
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import DownloadColumn
 
-    with _bar(what, None, DownloadColumn(), TextColumn("{task.fields[rate]}")) as show:
-        if show is None:
-            yield None
-            return
-        from shardwriter.render import bytes_text
+    from shardwriter.render import bytes_text
+
+    with _bar(what, None, DownloadColumn()) as show:
 
         def update(done: int, total: int) -> None:
             show(done, total, lambda s: f"{bytes_text(done / s)}/s")
@@ -90,15 +92,17 @@ def reading_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
         yield update
 
 
+_Show = Callable[[int, "int | None", Callable[[float], str]], None]
+
+
 @contextmanager
-def _bar(what: str, total: int | None, *columns: Any) -> Iterator[_Show | None]:
-    if not sys.stderr.isatty():
-        yield None
-        return
+def _bar(what: str, total: int | None, count: Any) -> Iterator[_Show]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    layout = (TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn())
+    rate_column = TextColumn("{task.fields[rate]}")
+    name = TextColumn("{task.description}")
+    layout = (name, BarColumn(), count, rate_column, TimeRemainingColumn())
     with Progress(*layout, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total, rate="")
 
@@ -108,9 +112,6 @@ def _bar(what: str, total: int | None, *columns: Any) -> Iterator[_Show | None]:
             bar.update(task, completed=done, total=total, rate=text)
 
         yield show
-
-
-_Show = Callable[[int, "int | None", Callable[[float], str]], None]
 
 
 def print_json(value: Any) -> None:
