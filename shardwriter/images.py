@@ -10,7 +10,6 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Final, NamedTuple
 
-
 EXTENSIONS: Final = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
 )
