@@ -45,7 +45,9 @@ FLOORS = {
         "sources.csv_file",
         "sources.find",
         "sources.image_folder",
+        "sources.positions",
         "sources.python",
+        "sources.row_table",
     ],
     4: [
         "labels",

@@ -1,79 +1,32 @@
-"""One CSV file: where its rows begin, and the rows at any place.
-
-Rows are read by their position in the file, so what can not be read by position (a pipe, a
-compressed file) is copied into a temporary file first.
-"""
+"""One CSV file: where its rows begin, and the rows at any place."""
 
 from __future__ import annotations
 
 import csv
 import io
-import os
 import re
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import IO, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compression import open_stream
 from shardwriter.crc32c import extend_crc32c
-from shardwriter.errors import CorruptFile, SourceError
+from shardwriter.errors import SourceError
 from shardwriter.sources.csv_cells import ColumnTyping
+from shardwriter.sources.positions import (
+    BOM,
+    OffsetTable,
+    Spool,
+    file_changed,
+    not_utf8,
+    whole_lines,
+)
+from shardwriter.sources.row_table import BLOCK_ROWS, RowFile
 
-BLOCK_ROWS: Final = 1024
 _READ_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 1 << 20
-_BOM: Final = b"\xef\xbb\xbf"
-
-
-class OffsetTable:
-    """Row offsets in a temporary file: 8 bytes a row, none of it in memory."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as the table
-
-    def append(self, offsets: NDArray[np.int64]) -> None:
-        """Append int64[n] offsets."""
-        self._file.write(offsets.tobytes())
-
-    def span(self, first: int, stop: int) -> tuple[int, int]:
-        """Return the entries ``first`` and ``stop``."""
-        descriptor = self._file.fileno()
-        begin = int.from_bytes(os.pread(descriptor, 8, 8 * first), sys.byteorder)
-        end = int.from_bytes(os.pread(descriptor, 8, 8 * stop), sys.byteorder)
-        return begin, end
-
-    def __enter__(self) -> OffsetTable:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._file.close()
-
-
-class Spool:
-    """What was unpacked or came through a pipe: all in one temporary file, one after the other."""
-
-    def __init__(self) -> None:
-        self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as the table
-
-    def copy(self, read: Callable[[int], bytes]) -> int:
-        """Append everything that can be read, and return where it begins."""
-        begin = self.file.seek(0, os.SEEK_END)
-        while data := read(1 << 20):
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self.file.write(rest) :]
-        return begin
-
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.file.close()
 
 
 class _Lines:
@@ -83,9 +36,8 @@ class _Lines:
     are those of the last block and of what its rows still reach back to.
     """
 
-    def __init__(self, file: IO[bytes], begin: int, path: str) -> None:
+    def __init__(self, file: IO[bytes], path: str) -> None:
         self._file = file
-        self._begin = begin
         self._path = path
         self._begins = np.zeros(1, np.int64)  # of the lines from _first_line on
         self._first_line = 0
@@ -93,14 +45,11 @@ class _Lines:
         self.crc32c = 0
 
     def __iter__(self) -> Iterator[list[str]]:
-        self._file.seek(self._begin)
-        while data := self._file.read(_READ_BYTES):
-            if not data.endswith(b"\n"):
-                data += self._file.readline()
+        for data in whole_lines(self._file, _READ_BYTES):
             self.crc32c = extend_crc32c(self.crc32c, data)
             ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + (self.num_bytes + 1)
             self._begins = np.concatenate((self._begins, ends))
-            text = self._decode(data.removeprefix(_BOM) if not self.num_bytes else data)
+            text = self._decode(data.removeprefix(BOM) if not self.num_bytes else data)
             self.num_bytes += len(data)
             yield io.StringIO(text, newline="\n").readlines()
 
@@ -117,25 +66,7 @@ class _Lines:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
             line = self._first_line + len(self._begins) - data.count(b"\n", error.start)
-            raise _not_utf8(data[error.start], self._path, line) from None
-
-
-def _not_utf8(byte: int, path: str, line: int) -> SourceError:
-    return SourceError(
-        f"byte {byte:#04x} is not UTF-8",
-        path=path,
-        line=line,
-        hint="convert the file first: iconv -f latin1 -t utf-8",
-    )
-
-
-def file_changed(path: str) -> SourceError:
-    """Return the error for a file that is not what it was when its rows were counted."""
-    return SourceError(
-        "the file has changed since its rows were counted",
-        path=path,
-        hint="write the dataset again when nothing writes to the source",
-    )
+            raise not_utf8(data[error.start], self._path, line) from None
 
 
 def _malformed(error: csv.Error, path: str, line: int) -> SourceError:
@@ -146,82 +77,30 @@ def _malformed(error: csv.Error, path: str, line: int) -> SourceError:
     return SourceError(problem, path=path, line=line, hint=hint)
 
 
-class CsvFile:
-    """One CSV file, read by position: as it is, or as it was copied into the spool."""
+class CsvFile(RowFile):
+    """One CSV file."""
 
     def __init__(self, path: str, spool: Spool) -> None:
-        self.path = path
-        self.crc32c = 0
-        self.size_bytes = 0
-        self.mtime_ns = 0
+        super().__init__(path, spool)
         self.header: list[str] = []
         self._delimiter = ","
-        self._file: IO[bytes] | None = None
-        self._begin = 0
-        self._state: tuple[int, ...] | None = None
-        try:
-            if path == "-" or not os.path.isfile(path):
-                with open(0 if path == "-" else path, "rb", closefd=path != "-") as pipe:
-                    self._begin, self._file = spool.copy(pipe.read), spool.file
-                return
-            self.mtime_ns = os.stat(path).st_mtime_ns
-            with open_stream(path) as stream:
-                # No table is a zlib stream, and text such as "x^2" begins like one.
-                if stream.compression == "gzip":
-                    self._begin, self._file = spool.copy(stream.read), spool.file
-        except CorruptFile as error:
-            raise SourceError(f"can not be unpacked: {error.message}", path=path) from None
-        except OSError as error:
-            raise SourceError(f"can not be read: {error.strerror}", path=path) from error
-
-    @property
-    def is_open(self) -> bool:
-        """Whether rows can be read."""
-        return self._file is not None
-
-    def open(self) -> None:
-        """Open the file; it has to be as it was the first time."""
-        try:
-            self._file = open(self.path, "rb")  # noqa: SIM115 - until close()
-            state = self._stat()
-        except OSError as error:
-            raise SourceError(f"can not be read: {error.strerror}", path=self.path) from error
-        if self._state is None:
-            self._state = state
-        self._check_unchanged()
-
-    def close(self) -> None:
-        """Close the file; it can be opened again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _stat(self) -> tuple[int, ...]:
-        assert self._file is not None
-        stat = os.fstat(self._file.fileno())
-        return stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev
-
-    def _check_unchanged(self) -> None:
-        if self._state is not None and self._stat() != self._state:
-            raise file_changed(self.path)
 
     def read_header(self) -> None:
         """Read the names of the columns, which may go over several lines when quoted."""
-        assert self._file is not None
-        self._file.seek(self._begin)
-        data = first = _read_line(self._file)
+        file = self.start()
+        data = first = _read_line(file)
         while data.count(b'"') % 2 and len(data) < _MAX_HEADER_BYTES:
-            line = _read_line(self._file)
+            line = _read_line(file)
             if not line:
                 break
             data += line
         self._delimiter = _delimiter(data)
         try:
-            text = data.removeprefix(_BOM).decode("utf-8")
+            text = data.removeprefix(BOM).decode("utf-8")
         except UnicodeDecodeError as error:
-            data = data.removeprefix(_BOM)
+            data = data.removeprefix(BOM)
             line_number = 1 + data.count(b"\n", 0, error.start)
-            raise _not_utf8(data[error.start], self.path, line_number) from None
+            raise not_utf8(data[error.start], self.path, line_number) from None
         if "\0" in text:
             raise SourceError("this is a binary file and no CSV", path=self.path, line=1)
         lines = io.StringIO(text, newline="\n")
@@ -229,7 +108,7 @@ class CsvFile:
             self.header = next(csv.reader(lines, delimiter=self._delimiter, strict=True), [])
         except csv.Error as error:
             raise _malformed(error, self.path, 1) from None
-        self._check_header(first.removeprefix(_BOM))
+        self._check_header(first.removeprefix(BOM))
 
     def _check_header(self, first: bytes) -> None:
         if not first.strip():
@@ -255,8 +134,7 @@ class CsvFile:
 
     def scan(self, typing: ColumnTyping, offsets: OffsetTable) -> int:
         """Type every cell, note where every row begins, and return the number of rows."""
-        assert self._file is not None
-        lines = _Lines(self._file, self._begin, self.path)
+        lines = _Lines(self.start(), self.path)
         reader = csv.reader(chain.from_iterable(lines), delimiter=self._delimiter, strict=True)
         rows: list[list[str]] = []
         before: list[int] = []  # lines in front of each row
@@ -275,7 +153,7 @@ class CsvFile:
                 line = reader.line_num
         except csv.Error as error:
             raise _malformed(error, self.path, line + 1) from None
-        self._check_unchanged()
+        self.check_unchanged()
         if rows:
             self._take(rows, before, lines, typing, offsets)
         self.crc32c, self.size_bytes = lines.crc32c, lines.num_bytes
@@ -300,12 +178,7 @@ class CsvFile:
 
     def rows(self, begin: int, end: int, num_rows: int) -> list[list[str]]:
         """Parse the rows in a range of bytes."""
-        assert self._file is not None
-        self._check_unchanged()
-        try:
-            data = os.pread(self._file.fileno(), end - begin, self._begin + begin)
-        except OSError as error:
-            raise SourceError(f"can not be read: {error.strerror}", path=self.path) from error
+        data = self.read(begin, end)
         try:
             text = io.StringIO(data.decode("utf-8"), newline="\n")
             found = [row for row in csv.reader(text, delimiter=self._delimiter, strict=True) if row]
@@ -323,12 +196,6 @@ class CsvFile:
             line=line,
             hint='a cell with a comma or a line end in it must stand in "quotes"',
         )
-
-
-def close_all(files: list[CsvFile]) -> None:
-    """Close the files of a table that goes away."""
-    for file in files:
-        file.close()
 
 
 def _read_line(file: IO[bytes]) -> bytes:

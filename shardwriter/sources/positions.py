@@ -1,0 +1,228 @@
+"""Input that is read by position: files, and copies of what can not be read so.
+
+A pipe and a compressed file are copied into a temporary file first. What stands where is found in
+one pass and kept in a temporary file too, so that it takes no memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.compression import open_stream
+from shardwriter.errors import CorruptFile, SourceError
+
+MAX_OPEN_FILES: Final = 32
+BOM: Final = b"\xef\xbb\xbf"
+
+
+class OffsetTable:
+    """Offsets in a temporary file: 8 bytes a row, none of it in memory."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as the table
+
+    def append(self, offsets: NDArray[np.int64]) -> None:
+        """Append int64[n] offsets."""
+        self._file.write(offsets.tobytes())
+
+    def span(self, first: int, stop: int) -> tuple[int, int]:
+        """Return the entries ``first`` and ``stop``."""
+        descriptor = self._file.fileno()
+        if stop == first + 1:
+            data = os.pread(descriptor, 16, 8 * first)
+        else:
+            data = os.pread(descriptor, 8, 8 * first) + os.pread(descriptor, 8, 8 * stop)
+        return int.from_bytes(data[:8], sys.byteorder), int.from_bytes(data[8:], sys.byteorder)
+
+    def __enter__(self) -> OffsetTable:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._file.close()
+
+
+class Spool:
+    """What was unpacked or came through a pipe: all in one temporary file, one after the other."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as the table
+
+    def copy(self, read: Callable[[int], bytes]) -> int:
+        """Append everything that can be read, and return where it begins."""
+        begin = self.file.seek(0, os.SEEK_END)
+        while data := read(1 << 20):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self.file.write(rest) :]
+        return begin
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.file.close()
+
+
+class InputFile:
+    """One file, read by position: as it is, or as it was copied into the spool.
+
+    Args:
+        path: The file; ``-`` for standard input.
+        spool: Where a pipe and a gzip file are copied to; None: the file is read as it is.
+
+    Raises:
+        SourceError: It can not be read or unpacked.
+    """
+
+    def __init__(self, path: str, spool: Spool | None) -> None:
+        self.path = path
+        self.mtime_ns = 0
+        self._file: IO[bytes] | None = None
+        self._begin = 0
+        self._state: tuple[int, ...] | None = None
+        try:
+            if spool is not None and (path == "-" or not os.path.isfile(path)):
+                with open(0 if path == "-" else path, "rb", closefd=path != "-") as pipe:
+                    self._begin, self._file = spool.copy(pipe.read), spool.file
+                return
+            self.mtime_ns = os.stat(path).st_mtime_ns
+            if spool is not None:
+                with open_stream(path) as stream:
+                    # No text is a zlib stream, and text such as "x^2" begins like one.
+                    if stream.compression == "gzip":
+                        self._begin, self._file = spool.copy(stream.read), spool.file
+        except CorruptFile as error:
+            raise SourceError(f"can not be unpacked: {error.message}", path=path) from None
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be read."""
+        return self._file is not None
+
+    def open(self) -> None:
+        """Open the file; it has to be as it was the first time."""
+        try:
+            self._file = open(self.path, "rb")  # noqa: SIM115 - until close()
+            state = self._stat()
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        if self._state is None:
+            self._state = state
+        self.check_unchanged()
+
+    def close(self) -> None:
+        """Close the file; it can be opened again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _stat(self) -> tuple[int, ...]:
+        assert self._file is not None
+        stat = os.fstat(self._file.fileno())
+        return stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev
+
+    def check_unchanged(self) -> None:
+        """Hold the open file against what it was when it was opened first.
+
+        Raises:
+            SourceError: It has changed.
+        """
+        if self._state is not None and self._stat() != self._state:
+            raise file_changed(self.path)
+
+    def start(self) -> IO[bytes]:
+        """Return the open file, at its beginning."""
+        assert self._file is not None
+        self._file.seek(self._begin)
+        return self._file
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return the bytes [begin, end), fewer at the end of the file.
+
+        Raises:
+            SourceError: They can not be read, or the file has changed.
+        """
+        assert self._file is not None
+        self.check_unchanged()
+        try:
+            return os.pread(self._file.fileno(), end - begin, self._begin + begin)
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+
+
+class OpenFiles(list[InputFile]):
+    """The files that are open, opened longest ago first; no more than ``limit``."""
+
+    def __init__(self, limit: int = MAX_OPEN_FILES) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def open(self, file: InputFile) -> None:
+        """Open a file, and close the one that was opened longest ago where there are many."""
+        if file.is_open:
+            return
+        if len(self) >= self._limit:
+            self.pop(0).close()
+        self.append(file)
+        file.open()
+
+    def __enter__(self) -> OpenFiles:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for file in self:
+            file.close()
+
+
+def whole_lines(file: IO[bytes], block_bytes: int) -> Iterator[bytes]:
+    """Yield a file from where it stands, in blocks that end where a line does."""
+    while data := file.read(block_bytes):
+        if not data.endswith(b"\n"):
+            data += file.readline()
+        yield data
+
+
+def runs(items: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cut row numbers into runs of neighbours."""
+    if not items:
+        return
+    if tuple(items) == tuple(range(items[0], items[0] + len(items))):
+        yield items[0], items[0] + len(items)
+        return
+    start = 0
+    for stop in range(1, len(items) + 1):
+        if stop == len(items) or items[stop] != items[stop - 1] + 1:
+            yield items[start], items[stop - 1] + 1
+            start = stop
+
+
+def file_changed(path: str) -> SourceError:
+    """Return the error for a file that is not what it was when its rows were counted."""
+    return SourceError(
+        "the file has changed since its rows were counted",
+        path=path,
+        hint="write the dataset again when nothing writes to the source",
+    )
+
+
+def not_utf8(byte: int, path: str, line: int) -> SourceError:
+    """Return the error for text in another encoding."""
+    return SourceError(
+        f"byte {byte:#04x} is not UTF-8",
+        path=path,
+        line=line,
+        hint="convert the file first: iconv -f latin1 -t utf-8",
+    )
+
+
+def _unreadable(path: str, error: OSError) -> SourceError:
+    return SourceError(f"can not be read: {error.strerror}", path=path)
