@@ -7,6 +7,7 @@ counts of the records that it made.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from itertools import islice
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from shardwriter.example_columns import Column, encode_columns
 from shardwriter.labels import LabelCounts
 from shardwriter.options import SKIP, DatasetOptions
 from shardwriter.schema import FeatureType, Schema
-from shardwriter.sources import ColumnSource, Item, Source
+from shardwriter.sources import ColumnSource, Item, RecordSource, Source
 
 DEFAULT_LABEL: Final = "image/class/label"
 
@@ -79,12 +80,13 @@ class RecordEncoder:
         payloads = encode_columns(columns, self._kinds)
         for name, column in columns.items():
             num_unset = 0 if column.unset is None else int(np.count_nonzero(column.unset))
-            self.schema.observe_column(name, len(payloads), num_unset)
+            num_absent = 0 if isinstance(column.values, np.ndarray) else _count_none(column.values)
+            self.schema.observe_column(name, len(payloads) - num_absent, num_unset)
         if self._label in columns:
             values, unset = columns[self._label]
             plain = values.tolist() if isinstance(values, np.ndarray) else values
             for row, index in enumerate(indices):
-                if unset is None or not unset[row]:
+                if plain[row] is not None and (unset is None or not unset[row]):
                     self.labels.add(index, plain[row])
         return payloads
 
@@ -110,6 +112,8 @@ class ItemEncoder:
             {} if options.map else source.vocabularies,
             options.label or (source.label if not options.map else None),
         )
+        if isinstance(source, RecordSource) and options.map is None and _takes_all(source, options):
+            self.encoder.schema.features.update(deepcopy(dict(source.summaries)))
 
     def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, bytes | None]]:
         """Yield the record of every item, or None for one that the map skipped.
@@ -145,6 +149,8 @@ class ItemEncoder:
             raise CallableError(_phrase("loading the item", error)) from error
         if self._map is None:
             return features
+        if isinstance(self._source, RecordSource):
+            features = self._source.decode(features)
         try:
             mapped = self._map(features)
         except ShardwriterError:
@@ -174,6 +180,16 @@ class ItemEncoder:
                     error.locate(index=indices[0])
                 raise
             yield from zip(indices, payloads, strict=True)
+
+
+def _count_none(values: Sequence[Any]) -> int:
+    return list(map(type, values)).count(type(None))  # count(None) would compare arrays
+
+
+def _takes_all(source: Source, options: DatasetOptions) -> bool:
+    """Whether the limit leaves nothing out."""
+    num_items = source.num_items
+    return options.limit is None or (num_items is not None and num_items <= options.limit)
 
 
 def _read(features: Mapping[str, Any]) -> dict[str, Any]:

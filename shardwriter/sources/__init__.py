@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from shardwriter.example_columns import Column
-from shardwriter.schema import FeatureType
+from shardwriter.schema import FeatureSummary, FeatureType
 
-__all__ = ["ColumnSource", "Item", "Source"]
+__all__ = ["ColumnSource", "Item", "RecordSource", "Source"]
 
 Item = Any
 """A source's own descriptor of an item; picklable."""
@@ -28,6 +28,7 @@ class Source(Protocol):
         random_access: Whether :meth:`item` gives any item cheaply.
         stable: Whether a second listing gives the same items in the same order.
         plan: Feature types known before the first item is loaded; empty where only loading tells.
+            A SourceError where the items have no such types: a map is needed then.
         vocabularies: Names of the values of integer features, by feature.
         label: The feature that is the label, where the source has one.
         notes: What a person should know of this input (things left out, say), one line each.
@@ -37,10 +38,13 @@ class Source(Protocol):
     num_items: int | None
     random_access: bool
     stable: bool
-    plan: Mapping[str, FeatureType]
     vocabularies: Mapping[str, list[str]]
     label: str | None
     notes: Sequence[str]
+
+    @property
+    def plan(self) -> Mapping[str, FeatureType]:
+        """Feature types, by name; see above."""
 
     def items(self) -> Iterator[Item]:
         """Yield every item, in order."""
@@ -74,3 +78,21 @@ class ColumnSource(Protocol):
 
     def load_columns(self, items: Sequence[Item]) -> dict[str, Column]:
         """Return what :meth:`Source.load` would return for each item, by feature."""
+
+
+@runtime_checkable
+class RecordSource(Protocol):
+    """A source of finished records: they are copied as they are, and a map gets them decoded."""
+
+    summaries: Mapping[str, FeatureSummary]
+    """What the features of all records together are, where that is known."""
+
+    def decode(self, record: bytes) -> dict[str, Any]:
+        """Return the features of a record.
+
+        Raises:
+            SourceError: It is no ``tf.train.Example``.
+        """
+
+    def reads(self, directory: str, name: str) -> bool:
+        """Tell whether files of this dataset are read."""

@@ -24,9 +24,9 @@ from shardwriter.errors import SourceError
 from shardwriter.example_columns import Column
 from shardwriter.schema import FeatureType
 
-_INT64_MAX: Final = 2**63 - 1
-_INT64_MIN: Final = -(2**63)
-_FLOAT32_MAX: Final = 2.0**128 - 2.0**103  # a number from here on rounds to infinity
+INT64_MAX: Final = 2**63 - 1
+INT64_MIN: Final = -(2**63)
+FLOAT32_MAX: Final = 2.0**128 - 2.0**103  # a number from here on rounds to infinity
 
 TYPES: Final = {
     "": FeatureType(),
@@ -80,7 +80,7 @@ class ColumnTyping:
         if kind in ("", "int64", "whole"):
             integers = _parse_all(int, values)
             if integers is not None:
-                if max(integers) > _INT64_MAX or min(integers) < _INT64_MIN:
+                if max(integers) > INT64_MAX or min(integers) < INT64_MIN:
                     self._note(number, "int64", cells, before, path)
                     self._note(number, "float", cells, before, path)  # if it comes to that
                 return kind or "int64"
@@ -89,7 +89,7 @@ class ColumnTyping:
             return "bytes"
         if kind != "float" and _are_whole(numbers, values):
             return "whole"
-        if (np.abs(numbers) >= _FLOAT32_MAX).any():  # max() would stop at a nan
+        if (np.abs(numbers) >= FLOAT32_MAX).any():  # max() would stop at a nan
             self._note(number, "float", cells, before, path)
         return "float"
 
@@ -149,9 +149,9 @@ class ColumnTyping:
 
 def _is_too_big(cell: str, kind: str) -> bool:
     if kind == "int64":
-        return not _INT64_MIN <= int(cell) <= _INT64_MAX
+        return not INT64_MIN <= int(cell) <= INT64_MAX
     # "inf" is a number as it stands; 1e400 is one that became infinite.
-    return abs(float(cell)) >= _FLOAT32_MAX and any(c.isdigit() for c in cell)
+    return abs(float(cell)) >= FLOAT32_MAX and any(c.isdigit() for c in cell)
 
 
 def _are_whole(numbers: Sequence[float], cells: Sequence[str]) -> bool:
@@ -162,7 +162,7 @@ def _are_whole(numbers: Sequence[float], cells: Sequence[str]) -> bool:
     if {"e", "E"}.intersection("".join(cells)):
         return False
     exact = list(map(_parse_whole, cells))
-    return min(exact) >= _INT64_MIN and max(exact) <= _INT64_MAX
+    return min(exact) >= INT64_MIN and max(exact) <= INT64_MAX
 
 
 def _parse_whole(cell: str) -> int:

@@ -1,0 +1,108 @@
+"""``jsonl``: files with one JSON object a line; a row is an item.
+
+A first pass over the whole input finds where every row begins and what type every feature has, as
+with ``csv``. A key that a row does not have is absent from its record; ``null`` is a feature
+without a kind. Several files are one table; they need not have the same keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from shardwriter.example import UNSET
+from shardwriter.example_columns import Column
+from shardwriter.schema import FeatureType
+from shardwriter.sources.jsonl_file import JsonLinesFile
+from shardwriter.sources.jsonl_values import RowTyping
+from shardwriter.sources.positions import file_changed
+from shardwriter.sources.row_table import RowTable
+
+KIND: Final = "jsonl"
+
+_ABSENT: Final = object()  # the row does not have the key
+
+
+class JsonLines(RowTable[JsonLinesFile]):
+    """Rows of one or several files of JSON lines.
+
+    Args:
+        paths: The files, in order.
+        schema: Types that the user fixed, by feature.
+
+    Raises:
+        SourceError: A file is missing, or a line is no JSON object; says which.
+    """
+
+    kind = KIND
+    notes: Sequence[str] = ()
+
+    def __init__(
+        self, paths: Sequence[str], schema: Mapping[str, FeatureType] | None = None
+    ) -> None:
+        super().__init__()
+        typing = RowTyping(schema or {})
+        for path in paths:
+            file = JsonLinesFile(path, self._spool)
+            self._open_files.open(file)
+            self._add(file, partial(file.scan, typing))
+        self._plan, self._convert, self._as_text, self._untyped = typing.finish()
+
+    @property
+    def plan(self) -> Mapping[str, FeatureType]:
+        """The type of every feature.
+
+        Raises:
+            SourceError: A feature has none: then only a map can make records of these rows.
+        """
+        if self._untyped is not None:
+            raise self._untyped
+        return self._plan
+
+    def load(self, item: int) -> dict[str, Any]:
+        """Return one row: int, float, str and lists of them; UNSET for null."""
+        row: dict[str, Any] = self._rows([item])[0]
+        for name, value in row.items():
+            if value is None or name in self._convert:
+                row[name] = self._value(name, value)
+        return row
+
+    def load_columns(self, items: Sequence[int]) -> dict[str, Column]:
+        """Return rows in columns; neighbouring rows are read in one piece."""
+        rows = self._rows(items)
+        columns = {}
+        for name in self.plan:
+            cells = [row.get(name, _ABSENT) for row in rows]
+            unset = None
+            if name in self._convert or None in cells or _ABSENT in cells:
+                cells = [self._value(name, cell) for cell in cells]
+                unset = np.array([cell is UNSET for cell in cells], bool)
+            columns[name] = Column(cells, unset)
+        return columns
+
+    def _rows(self, items: Sequence[int]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for file, begin, end, num_rows in self._spans(items):
+            found = file.rows(begin, end, num_rows)
+            if self._as_text:
+                for row, written in zip(
+                    found, file.rows(begin, end, num_rows, literal=True), strict=True
+                ):
+                    row.update((name, written[name]) for name in self._as_text if name in written)
+            rows += found
+        return rows
+
+    def _value(self, name: str, cell: Any) -> Any:
+        """Turn what stands in a row into the feature's value; None where it has none."""
+        if cell is _ABSENT:
+            return None
+        if cell is None:
+            return UNSET
+        convert = self._convert.get(name)
+        try:
+            return cell if convert is None else convert(cell)
+        except (TypeError, ValueError, OverflowError):
+            raise file_changed(self._files[0].path) from None

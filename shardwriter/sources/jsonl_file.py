@@ -1,0 +1,172 @@
+"""One file of JSON objects, one a line: where its rows begin, and the rows at any place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from shardwriter.crc32c import extend_crc32c
+from shardwriter.errors import SourceError
+from shardwriter.sources.jsonl_values import Constant, RowTyping
+from shardwriter.sources.positions import BOM, OffsetTable, file_changed, not_utf8, whole_lines
+from shardwriter.sources.row_table import RowFile
+
+_READ_BYTES: Final = 1 << 20
+_BLANK: Final = " \t\r"  # what JSON takes as space, but for the line end
+_Parse = Callable[[str, int], "tuple[Any, int]"]
+
+
+def _parse_int(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:  # more digits than int() reads
+        return float(digits)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _NoRow(f"the key {twice!r} stands twice in one object")
+    return row
+
+
+class _NoRow(Exception):
+    """Why a line is no row."""
+
+
+_CHECKED: Final[_Parse] = json.JSONDecoder(
+    object_pairs_hook=_without_repeats, parse_constant=Constant
+).raw_decode
+_PLAIN: Final[_Parse] = json.JSONDecoder().raw_decode
+# For numbers that int() does not read; slower.
+_CHECKED_LONG: Final[_Parse] = json.JSONDecoder(
+    object_pairs_hook=_without_repeats, parse_constant=Constant, parse_int=_parse_int
+).raw_decode
+_PLAIN_LONG: Final[_Parse] = json.JSONDecoder(parse_int=_parse_int).raw_decode
+_LITERAL: Final[_Parse] = json.JSONDecoder(
+    parse_int=str, parse_float=str, parse_constant=str
+).raw_decode
+
+
+def parse_rows(lines: Sequence[str], *, literal: bool = False) -> list[dict[str, Any]]:
+    """Parse lines that were rows when they were counted; blank ones are left out.
+
+    Args:
+        lines: The lines.
+        literal: Give numbers as they are written, as str.
+
+    Raises:
+        ValueError: They are rows no more.
+    """
+    parse = _LITERAL if literal else _PLAIN
+    rows = []
+    for line in lines:
+        line = line.strip(_BLANK)
+        if line:
+            try:
+                row, _ = parse(line, 0)
+            except json.JSONDecodeError:
+                raise
+            except ValueError:
+                row, _ = _PLAIN_LONG(line, 0)
+            rows.append(row)
+    return rows
+
+
+class JsonLinesFile(RowFile):
+    """One file with a JSON object a line."""
+
+    def scan(self, typing: RowTyping, offsets: OffsetTable) -> int:
+        """Type every value, note where every row begins, and return the number of rows."""
+        num_rows = num_lines = 0
+        for data in whole_lines(self.start(), _READ_BYTES):
+            self.crc32c = extend_crc32c(self.crc32c, data)
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + (self.size_bytes + 1)
+            starts = np.concatenate((np.array([self.size_bytes]), ends))
+            bom = len(BOM) if not self.size_bytes and data.startswith(BOM) else 0
+            try:
+                text = data[bom:].decode("utf-8")
+            except UnicodeDecodeError as error:
+                line = num_lines + 1 + data.count(b"\n", 0, bom + error.start)
+                raise not_utf8(data[bom + error.start], self.path, line) from None
+            lines = text.split("\n")
+            rows, places = self._parse(lines, num_lines)
+            typing.observe(rows, places, self.path)
+            offsets.append(starts[np.array(places, np.int64) - (num_lines + 1)])
+            num_rows += len(rows)
+            num_lines += len(ends)
+            self.size_bytes += len(data)
+        self.check_unchanged()
+        offsets.append(np.array([self.size_bytes], np.int64))
+        return num_rows
+
+    def _parse(self, lines: list[str], before: int) -> tuple[list[dict[str, Any]], list[int]]:
+        """Return the rows of lines, and their line numbers; ``before`` lines came earlier."""
+        rows: list[dict[str, Any]] = []
+        places: list[int] = []
+        for number, line in enumerate(lines, before + 1):
+            line = line.strip(_BLANK)
+            if not line:
+                continue
+            try:
+                row, end = _scan(line)
+            except _NoRow as error:
+                raise self._no_row(str(error), line, number) from None
+            except RecursionError:
+                raise self._no_row(
+                    "lists or objects too deep in each other", line, number
+                ) from None
+            if type(row) is not dict:
+                what = _KINDS.get(type(row), "a number")
+                raise self._no_row(f"{what} and no object", line, number)
+            if end != len(line):
+                problem = f"more stands behind the object, from column {end + 1} on"
+                raise self._no_row(problem, line, number)
+            rows.append(row)
+            places.append(number)
+        return rows, places
+
+    def _no_row(self, problem: str, line: str, number: int) -> SourceError:
+        hint = "every line is one JSON object"
+        if number == 1 and line.startswith("["):
+            hint += "; for a file that is one array: jq -c '.[]' makes such lines"
+        elif number == 1 and line.startswith("{"):
+            hint += "; for an object over several lines: jq -c . makes it one"
+        return SourceError(problem, path=self.path, line=number, hint=hint)
+
+    def rows(self, begin: int, end: int, num_rows: int, *, literal: bool = False) -> list[Any]:
+        """Parse the rows in a range of bytes."""
+        data = self.read(begin, end)
+        try:
+            text = data.removeprefix(BOM).decode("utf-8") if begin == 0 else data.decode("utf-8")
+            found = parse_rows(text.split("\n"), literal=literal)
+        except ValueError:
+            raise file_changed(self.path) from None
+        if len(found) != num_rows or any(type(row) is not dict for row in found):
+            raise file_changed(self.path)
+        return found
+
+
+_KINDS: Final = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def _scan(line: str) -> tuple[Any, int]:
+    """Parse the value that a line begins with.
+
+    Raises:
+        _NoRow: There is none.
+    """
+    try:
+        try:
+            return _CHECKED(line, 0)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:
+            return _CHECKED_LONG(line, 0)
+    except json.JSONDecodeError as error:
+        raise _NoRow(f"not JSON: {error.msg} (column {error.pos + 1})") from None
