@@ -101,14 +101,25 @@ def count_items(source: Source, options: DatasetOptions) -> int | None:
 def _ordered(source: Source, options: DatasetOptions) -> Iterator[Item]:
     if options.shuffle_seed is None:
         return islice(source.items(), options.limit)
+    check_shuffle(source, options)
     num_items = count_items(source, options)
-    if num_items is None or not source.random_access:
-        raise OptionError(
-            "this source gives its items one after the other, and can not be shuffled",
-            hint="shuffle needs a source that knows its length and gives any item: a folder, a "
-            "table, or an object with __len__ and __getitem__",
-        )
+    assert num_items is not None
     return _shuffled(source, num_items, options.shuffle_seed)
+
+
+def check_shuffle(source: Source, options: DatasetOptions) -> None:
+    """Refuse to shuffle a source that gives its items one after the other.
+
+    Raises:
+        OptionError: It does, and a shuffle is asked for.
+    """
+    if options.shuffle_seed is None:
+        return
+    if count_items(source, options) is None or not source.random_access:
+        raise OptionError(
+            "a source that gives its items one after the other can not be shuffled",
+            hint="shuffling needs a folder, a table, or an object with __len__ and __getitem__",
+        )
 
 
 def _shuffled(source: Source, num_items: int, seed: int) -> Iterator[Item]:
@@ -146,14 +157,7 @@ def sample(source: Source, options: DatasetOptions) -> Sample:
     return Sample(len(sizes), mean, encoder.encoder.schema.to_json()["features"])
 
 
-def choose_num_shards(
-    source: Source,
-    options: DatasetOptions,
-    output: Output,
-    *,
-    world: int = 1,
-    loader_workers: int = 1,
-) -> int:
+def choose_num_shards(source: Source, options: DatasetOptions, output: Output) -> int:
     """Return N: what OUT says, or for ``@auto`` a good number for this data.
 
     Shards of at most 200 MB, and a multiple of ``world * loader_workers`` so that every reader has
@@ -172,7 +176,7 @@ def choose_num_shards(
         )
     total_bytes = sample(source, options).mean_frame_bytes * num_items
     needed = max(1, -(-int(total_bytes) // _MAX_AUTO_SHARD_BYTES))
-    readers = max(1, world * loader_workers)
+    readers = options.world * options.loader_workers
     return max(1, min(-(-needed // readers) * readers, max(1, num_items)))
 
 

@@ -26,13 +26,15 @@ _SHARD = re.compile(
     r"(?P<stem>.+)-(?P<i>[0-9]{5,})-of-(?P<n>[0-9]{5,})(?P<ext>(?:\.[A-Za-z0-9_]+)*)", re.DOTALL
 )
 DALI_INDEX_SUFFIX: Final = ".idx"
-_TFRECORD_PARTS: Final = frozenset({"tfrecord", "tfrecords", "tfrec", "tfr", "record", "records"})
+_MAX_NAME_BYTES: Final = 255  # of a file name, on every file system in use
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+TFRECORD_PARTS: Final = frozenset({"tfrecord", "tfrecords", "tfrec", "tfr", "record", "records"})
 
 
 def dataset_name(stem: str) -> str:
     """Return the dataset that a stem belongs to: ``train.tfrecord`` is of ``train``."""
     head, dot, last = stem.rpartition(".")
-    return head if dot and head and last.lower() in _TFRECORD_PARTS else stem
+    return head if dot and head and last.lower() in TFRECORD_PARTS else stem
 
 
 @dataclass(frozen=True)
@@ -125,23 +127,40 @@ def pattern_from_template(template: str, num_shards: int) -> ShardPattern | None
     return parsed.pattern if parsed.pattern.num_shards == num_shards else None
 
 
-def generations(file_names: Iterable[str], name: str) -> dict[ShardPattern, list[int]]:
+def generations(
+    file_names: Iterable[str], name: str, known: Iterable[ShardPattern | None] = ()
+) -> dict[ShardPattern, list[int]]:
     """Group the shard files of a dataset by the pattern they follow.
+
+    Tools of all kinds call their files ``train-00000-of-00002.csv``: a file counts as a shard of
+    records only when its name says so (a tfrecord part, or no ending at all), or when it follows
+    the pattern of a dataset that is known to be ours.
 
     Args:
         file_names: The names in a folder.
         name: The dataset.
+        known: Patterns that are ours; their endings count, whatever they are.
 
     Returns:
         Shard indices, ascending, of each pattern: more than one key means that shards of several
         runs lie side by side.
     """
+    endings = {(pattern.stem, pattern.ext) for pattern in known if pattern is not None}
     found: dict[ShardPattern, list[int]] = {}
     for file_name in file_names:
         shard = parse_shard_file(file_name)
-        if shard is not None and shard.pattern.name == name:
-            found.setdefault(shard.pattern, []).append(shard.shard_index)
+        if shard is None or shard.pattern.name != name:
+            continue
+        pattern = shard.pattern
+        if _says_records(pattern) or (pattern.stem, pattern.ext) in endings:
+            found.setdefault(pattern, []).append(shard.shard_index)
     return {pattern: sorted(found[pattern]) for pattern in sorted(found, key=_pattern_order)}
+
+
+def _says_records(pattern: ShardPattern) -> bool:
+    ext = pattern.ext.removesuffix(SUFFIXES["gzip"])
+    parts = f"{pattern.stem}{ext}".lower().split(".")
+    return not ext or not TFRECORD_PARTS.isdisjoint(parts)
 
 
 def _pattern_order(pattern: ShardPattern) -> tuple[str, int, str]:
@@ -193,6 +212,11 @@ def parse_output(out: str | os.PathLike[str], num_shards: int | None = None) -> 
             f"{text!r} is a folder, not a dataset",
             hint=f"add a name and a number of shards: {os.path.join(text, 'train@16')}",
         )
+    if _URL.match(text):
+        raise OptionError(
+            f"{text!r} is a URL, and output goes to a local file system",
+            hint="write to a local folder, and copy it: the manifest last",
+        )
     noted: int | None = None
     ext = ""
     if "@" in base:
@@ -217,7 +241,7 @@ def parse_output(out: str | os.PathLike[str], num_shards: int | None = None) -> 
         compression, ext = "gzip", ext[: -len(".gz")]
     elif "@" not in base and stem.endswith(".gz"):
         compression, stem = "gzip", stem[: -len(".gz")]
-    if not ext and not _TFRECORD_PARTS.intersection(p.lower() for p in stem.split(".")):
+    if not ext and not TFRECORD_PARTS.intersection(p.lower() for p in stem.split(".")):
         stem += ".tfrecord"
     output = Output(directory or ".", stem, ext, noted, compression)
     # What is written must be found again, from its file names and from its manifest: a stem such
@@ -226,4 +250,10 @@ def parse_output(out: str | os.PathLike[str], num_shards: int | None = None) -> 
     known = pattern_from_template(probe.template, 1)
     if known != probe or output.name.startswith(".") or "\0" in base:
         raise OptionError(f"{base!r} can not be a dataset's name", hint="use a name such as train")
+    longest = output.pattern(noted or MAX_SHARDS).shard_file(0) + DALI_INDEX_SUFFIX
+    if len(os.fsencode(longest)) > _MAX_NAME_BYTES:
+        raise OptionError(
+            f"the name is too long: its shards' names would be over {_MAX_NAME_BYTES} bytes",
+            hint="use a shorter name",
+        )
     return output

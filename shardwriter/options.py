@@ -49,6 +49,8 @@ class DatasetOptions:
         shuffle_seed: Writes the items in the order of permutation (T, seed); None for source order.
         label: Feature whose values are counted; None for the source's own label, if it has one.
         schema: Types fixed by the user, by feature.
+        world: Ranks that will read, for a number of shards that is chosen.
+        loader_workers: Loader workers of a rank, likewise.
     """
 
     map: Callable[[dict[str, Any]], Any] | None = None
@@ -56,12 +58,17 @@ class DatasetOptions:
     shuffle_seed: int | None = None
     label: str | None = None
     schema: Mapping[str, FeatureType] = field(default_factory=dict)
+    world: int = 1
+    loader_workers: int = 1
 
     def __post_init__(self) -> None:
         if self.map is not None and not callable(self.map):
             raise OptionError(f"map is {type(self.map).__name__}, not a callable")
-        if self.limit is not None and not _is_count(self.limit):
+        if self.limit is not None and not _is_count(self.limit, 2**63):
             raise OptionError(f"limit is {self.limit!r}: it is a number of items, 0 or more")
+        for name in ("world", "loader_workers"):
+            if not _is_count(getattr(self, name)) or getattr(self, name) < 1:
+                raise OptionError(f"{name} is {getattr(self, name)!r}: it is a number from 1 on")
         if self.shuffle_seed is not None and not _is_count(self.shuffle_seed, 2**64):
             raise OptionError(f"seed is {self.shuffle_seed!r}: it is a number from 0 to 2^64 - 1")
         for name, feature_type in self.schema.items():

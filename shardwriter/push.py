@@ -19,9 +19,10 @@ from shardwriter.encode import RecordEncoder
 from shardwriter.engines.serial import CHECKPOINT_BYTES, checkpoint, open_shards, seal_all
 from shardwriter.errors import OptionError, RecordTooLarge, ShardwriterError, StorageError
 from shardwriter.job import check_output_fits
+from shardwriter.journal import Journal
 from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
-from shardwriter.rundir import Journal, RunDirectory
+from shardwriter.rundir import RunDirectory
 from shardwriter.schema import FeatureType
 from shardwriter.shard import ShardFile
 from shardwriter.storage import LocalStorage
@@ -39,13 +40,11 @@ class DatasetWriter:
         manifest: The published manifest; None before the block has ended.
     """
 
-    def __init__(
-        self, run: RunDirectory, shards: list[ShardFile], encoder: RecordEncoder, stack: ExitStack
-    ) -> None:
+    def __init__(self, shards: list[ShardFile], journal: Journal, encoder: RecordEncoder) -> None:
         self._shards = shards
         self._encoder = encoder
-        self._journal = run.journal(attempt=0, worker=0)
-        stack.callback(self._journal.close)
+        self._journal = journal
+        encoder.schema.on_widen = lambda features: journal.fact(schema=features)
         self._since_checkpoint = 0
         self._failed = False
         self.num_items = 0
@@ -108,13 +107,15 @@ def open_writer(
     assert output.num_shards is not None
     with ExitStack() as stack:
         begun = _begin(stack, output, overwrite=overwrite)
-        shards = open_shards(stack, begun.run, output.num_shards)
+        journal = begun.run.journal(attempt=0, worker=0)
+        stack.callback(journal.close)
+        shards = open_shards(stack, begun.run, journal, output.num_shards)
         encoder = RecordEncoder(len(shards), schema, None, label)
-        writer = DatasetWriter(begun.run, shards, encoder, stack)
+        writer = DatasetWriter(shards, journal, encoder)
         yield writer
         if writer._failed:
             raise _not_whole(begun.run.path)
-        writer.manifest = begun.publish(shards, writer._journal, encoder, writer.num_items)
+        writer.manifest = begun.publish(shards, journal, encoder, writer.num_items)
 
 
 def open_sharded_writers(
@@ -145,9 +146,9 @@ def open_sharded_writers(
     output = _fixed_output(out, None)
     assert output.num_shards is not None
     begun = _begin(exit_stack, output, overwrite=overwrite)
-    shards = open_shards(exit_stack, begun.run, output.num_shards)
     journal = begun.run.journal(attempt=0, worker=0)
     exit_stack.callback(journal.close)
+    shards = open_shards(exit_stack, begun.run, journal, output.num_shards)
 
     def publish(
         kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
@@ -205,7 +206,7 @@ def _begin(stack: Any, output: Output, *, overwrite: bool) -> _Begun:
     """Claim and begin a run that is thrown away unless it was published."""
     run = RunDirectory.claim(output.directory, output.name, LocalStorage())
     stack.callback(run.release)
-    run.check_output(overwrite=overwrite)
+    run.check_output(overwrite=overwrite, pattern=output.pattern(1))
     begun = _Begun(run, output)
     stack.callback(begun.discard)
     run.begin({"job": _job(output), "source": _SOURCE, **machine_facts()})

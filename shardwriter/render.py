@@ -40,7 +40,8 @@ def rate_text(count: float, elapsed_s: float) -> str:
 
 def _console() -> Console:
     # highlight off: rich would colour every number it finds.
-    return Console(highlight=False, soft_wrap=True)
+    # Markup off: a path may hold what rich would take for it.
+    return Console(highlight=False, soft_wrap=True, markup=False)
 
 
 def print_written(manifest: Manifest, directory: str, elapsed_s: float) -> None:
@@ -63,7 +64,8 @@ def print_written(manifest: Manifest, directory: str, elapsed_s: float) -> None:
     if manifest.labels:
         rows.insert(4, ("labels", f"{len(manifest.labels['counts']):,} values"))
     _print_pairs(console, rows)
-    console.print(f"[green]wrote[/green] {directory}/{manifest.pattern.manifest_file}")
+    place = f"{directory}/{manifest.pattern.manifest_file}"
+    console.print(Text.assemble(("wrote", "green"), " ", place))
 
 
 def _print_pairs(console: Console, rows: list[tuple[str, str]]) -> None:
@@ -141,10 +143,8 @@ def _print_set(console: Console, report: SetReport, *, all_shards: bool) -> None
         table.add_row(*_row(f"{shard}", scan, largest))
     console.print(table)
     if len(shown) < len(scans):
-        console.print(
-            f"[dim]{len(shown)} of {len(scans):,} shards: the smallest, the largest, the damaged; "
-            "--all-shards shows all[/dim]"
-        )
+        text = f"{len(shown)} of {len(scans):,} shards: the smallest, the largest, the damaged; "
+        console.print(Text(f"{text}--all-shards shows all", style="dim"))
 
 
 def _row(name: str, scan: FileScan, largest: int) -> list[str | Text]:

@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,16 +28,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter import canonical
-from shardwriter.crc32c import crc32c, extend_crc32c
-from shardwriter.errors import OutputBusy, OutputExists
+from shardwriter.crc32c import extend_crc32c
+from shardwriter.errors import ManifestError, OutputBusy, OutputExists, StorageError
 from shardwriter.index import KINDS, dali_index, index_chunks, index_head
-from shardwriter.manifest import IndexEntry, Manifest, SealedShard, parse_manifest
+from shardwriter.journal import Journal, read_journal
+from shardwriter.manifest import IndexEntry, Manifest, SealedShard, load_manifest, parse_manifest
 from shardwriter.naming import (
     DALI_INDEX_SUFFIX,
     ShardPattern,
     generations,
     manifest_file,
     partial_dir,
+    pattern_from_template,
 )
 from shardwriter.storage import Storage
 from shardwriter.storage.local import storage_errors
@@ -48,63 +48,12 @@ FORMAT: Final = "shardwriter.run/1"
 _DALI_MARK: Final = "dali"  # this run has .idx files to publish
 
 
-class Journal:
-    """Facts of one writer, in the order in which they became true.
-
-    A line is ``crc32c-hex json``. Facts are idempotent: reading one twice changes nothing.
-
-    ==============  =============================================================================
-    ``skip``        ``{"skip": i, "reason": "dropped"}``: item i gives no record
-    ``schema``      the joined schema has widened to this
-    ``items``       the source ended: T
-    ``checkpoint``  a shard's records, bytes and crc32c that are safe on disk
-    ``sealed``      a shard is whole
-    ==============  =============================================================================
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._lines: list[bytes] = []
-        with storage_errors(path):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._descriptor = os.open(path, flags, 0o666)
-
-    def fact(self, **fact: Any) -> None:
-        """Note a fact; it is in the file after the next flush."""
-        text = canonical.dumps(fact).encode("ascii")
-        self._lines.append(b"%08x %s" % (crc32c(text[:-1]), text))
-
-    def flush(self) -> None:
-        """Write the noted facts, so that they outlive this process."""
-        data = b"".join(self._lines)
-        with storage_errors(self._path):
-            while data:
-                data = data[os.write(self._descriptor, data) :]
-                # A disk that is full may take half a line: the next flush goes on behind it.
-                self._lines = [data]
-        self._lines.clear()
-
-    def sync(self) -> None:
-        """Write the noted facts, so that they outlive a power cut."""
-        self.flush()
-        with storage_errors(self._path):
-            os.fdatasync(self._descriptor)
-
-    def close(self) -> None:
-        """Flush and close the file."""
-        try:
-            self.flush()
-        finally:
-            os.close(self._descriptor)
-
-
-def read_journal(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield the facts of a journal up to the first line that is torn."""
-    for line in Path(path).read_bytes().splitlines(keepends=True):
-        crc, _, text = line.partition(b" ")
-        if not text.endswith(b"\n") or crc != b"%08x" % crc32c(text[:-1]):
-            return
-        yield json.loads(text)
+def taken_by(file_names: list[str], name: str, pattern: ShardPattern | None) -> str | None:
+    """Tell which files of a folder are a dataset of a name; None where none are."""
+    found = list(generations(file_names, name, [pattern]))
+    if found:
+        return found[0].template.replace("{shard}", "*")
+    return "its manifest" if manifest_file(name) in file_names else None
 
 
 class RunDirectory:
@@ -128,6 +77,8 @@ class RunDirectory:
             OutputBusy: Another process holds it; says which.
             StorageError: The output folder can not be made or written.
         """
+        # Absolute, so that code of the user's that changes the folder does not move the output.
+        directory = os.path.abspath(directory)
         path = os.path.join(directory, partial_dir(name))
         lock_path = os.path.join(path, "lock")
         while True:
@@ -175,8 +126,19 @@ class RunDirectory:
         """Whether an earlier run left work here."""
         return os.path.exists(self._file("run.json"))
 
-    def check_output(self, *, overwrite: bool) -> None:
+    def _finished(self) -> ShardPattern | None:
+        """Return the pattern of the finished dataset that is there; None where there is none."""
+        try:
+            return load_manifest(os.path.join(self.directory, manifest_file(self.name))).pattern
+        except (OSError, ManifestError):
+            return None
+
+    def check_output(self, *, overwrite: bool, pattern: ShardPattern | None = None) -> None:
         """Finish what was committed, and refuse to destroy what is there.
+
+        Args:
+            overwrite: Whether a dataset may be replaced, and an unfinished run discarded.
+            pattern: What is to be written, with any N.
 
         Raises:
             OutputExists: A dataset or an unfinished run of this name is there, without
@@ -186,14 +148,12 @@ class RunDirectory:
             self.roll_forward()
         if overwrite:
             return
-        files = self.storage.list(self.directory)
-        found = list(generations(files, self.name))
-        if found or manifest_file(self.name) in files:
+        taken = taken_by(self.storage.list(self.directory), self.name, pattern)
+        if taken is not None:
             if not self.is_unfinished:
                 self.discard()  # made by claim() a moment ago
-            what = f"{found[0].template}".replace("{shard}", "*") if found else "its manifest"
             raise OutputExists(
-                f"a dataset {self.name!r} is there already ({what})",
+                f"a dataset {self.name!r} is there already ({taken})",
                 path=self.directory,
                 hint="--overwrite replaces it once the new one is whole; or choose another name",
             )
@@ -209,7 +169,10 @@ class RunDirectory:
     def begin(self, run: dict[str, Any]) -> None:
         """Empty the directory and write run.json, the first thing in it."""
         self._empty()
-        self._write_synced("run.json", canonical.dumps({"format": FORMAT, **run}))
+        found = self._finished()
+        replaces = None if found is None else [found.template, found.num_shards]
+        facts = {"format": FORMAT, "replaces": replaces, **run}
+        self._write_synced("run.json", canonical.dumps(facts))
         self.storage.sync_directory(self.directory)  # the run directory's own name
 
     def shard_path(self, shard: int) -> str:
@@ -267,10 +230,24 @@ class RunDirectory:
         return IndexEntry(pattern.index_file, size, crc)
 
     def publish(self, manifest: Manifest) -> None:
-        """Commit to this manifest and give every file its final name."""
+        """Commit to this manifest and give every file its final name.
+
+        Raises:
+            StorageError: A final name can not be given; nothing outside this folder was touched.
+        """
+        self._check_names(manifest.pattern)
+        self.storage.sync_directory(self.path)
         self._write_synced("commit.json", manifest.dumps())
         self.roll_forward()
         self.discard()
+
+    def _check_names(self, pattern: ShardPattern) -> None:
+        """Refuse before the commit what could not be finished after it."""
+        names = [*pattern.shard_files, pattern.index_file, pattern.manifest_file]
+        for name in names:
+            target = os.path.join(self.directory, name)
+            if os.path.isdir(target):
+                raise StorageError("a folder of this name is in the way", path=target)
 
     def roll_forward(self) -> None:
         """Go through the steps of a publication; those already done change nothing.
@@ -291,17 +268,29 @@ class RunDirectory:
         storage.sync_directory(self.directory)
         for shard, file_name in enumerate(pattern.shard_files):
             target = os.path.join(self.directory, file_name)
-            storage.publish(self.shard_path(shard), target)
+            size = manifest.shards[shard].file_bytes
+            self._publish(self.shard_path(shard), target, size)
             if with_dali:
                 storage.publish(self._file(f"dali-{shard:05d}"), target + DALI_INDEX_SUFFIX)
             else:
                 storage.delete(target + DALI_INDEX_SUFFIX)  # of an older run
-        storage.publish(self._file("index"), os.path.join(self.directory, pattern.index_file))
+        target = os.path.join(self.directory, pattern.index_file)
+        self._publish(self._file("index"), target, manifest.index.file_bytes)
         storage.sync_directory(self.directory)
         self._write_synced("manifest", text)
         storage.publish(self._file("manifest"), final)
         storage.sync_directory(self.directory)
         self._clean_up(pattern)
+
+    def _publish(self, source: str, target: str, file_bytes: int) -> None:
+        """Give a file its final name; one that has left must be there, and not an older one."""
+        if self.storage.size(source) is None and self.storage.size(target) != file_bytes:
+            raise StorageError(
+                "a file of the run that is to be published is gone",
+                path=source,
+                hint=f"delete {self.path} and write the dataset again",
+            )
+        self.storage.publish(source, target)
 
     def _holds(self, path: str, text: str) -> bool:
         try:
@@ -311,7 +300,8 @@ class RunDirectory:
 
     def _clean_up(self, current: ShardPattern) -> None:
         """Delete other generations, then everything in the run directory but the lock."""
-        for pattern, shards in generations(self.storage.list(self.directory), self.name).items():
+        found = generations(self.storage.list(self.directory), self.name, [self._replaced()])
+        for pattern, shards in found.items():
             if pattern != current:
                 for shard in shards:
                     path = os.path.join(self.directory, pattern.shard_file(shard))
@@ -319,6 +309,15 @@ class RunDirectory:
                     self.storage.delete(path + DALI_INDEX_SUFFIX)
                     self.storage.delete(path)
         self._empty()
+
+    def _replaced(self) -> ShardPattern | None:
+        """Return the files of the dataset that this run replaces, as run.json has them."""
+        try:
+            run = canonical.loads(Path(self._file("run.json")).read_bytes())
+            template, num_shards = run["replaces"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return pattern_from_template(template, num_shards)
 
     def _empty(self) -> None:
         """Delete everything but the lock; commit.json last, so that cleaning can be finished."""

@@ -16,7 +16,7 @@ inference only describes and refuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, cast
 
@@ -143,7 +143,13 @@ class Schema:
     Args:
         plan: Types known before record 0. Kinds are binding: see :attr:`kinds`.
         vocabularies: Names of the values of integer features, by feature.
+
+    Attributes:
+        on_widen: Told of the entries of features whose type has widened with a record, when that
+            record was joined in.
     """
+
+    on_widen: Callable[[dict[str, Any]], None] | None = None
 
     def __init__(
         self,
@@ -201,6 +207,8 @@ class Schema:
         except ShardwriterError as error:
             self._forget(features, error.feature, widened)
             raise
+        if widened and self.on_widen is not None:
+            self.on_widen({name: self.features[name].to_json() for name, *_ in widened})
 
     def _forget(
         self,

@@ -13,22 +13,33 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 from shardwriter.engines import Outcome, Progress
 from shardwriter.engines.serial import run_serial
 from shardwriter.errors import LawViolation, OptionError
-from shardwriter.job import Job, check_output_fits, choose_num_shards, count_items
+from shardwriter.job import (
+    Job,
+    check_output_fits,
+    check_shuffle,
+    choose_num_shards,
+    count_items,
+    sample,
+)
 from shardwriter.layout import law_breach
 from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
 from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.rundir import RunDirectory
+from shardwriter.rundir import RunDirectory, taken_by
 from shardwriter.schema import FeatureType
 from shardwriter.sources import Source
 from shardwriter.sources.find import open_source
 from shardwriter.storage import LocalStorage
+from shardwriter.storage.tensorflow import require_tensorflow
+
+ENGINES: Final = {"serial": run_serial}
+"""Who does the work, by name."""
 
 Notify = Callable[[str], None]
 """Told what a person should know: one line at a time."""
@@ -64,7 +75,7 @@ def write(
         label: Feature whose values are counted in the manifest.
         schema: Types fixed before the first item, by feature.
         run: How to carry it out; changes no byte.
-        progress: Called with (items done, payload bytes).
+        progress: Called with (items done, items in all or None, payload bytes).
         notify: Called with hints.
 
     Returns:
@@ -76,33 +87,43 @@ def write(
         RunError: The work could not be done; nothing is published.
     """
     options = DatasetOptions(map, limit, shuffle_seed, label, schema or {})
-    opened = open_source(source, format, options.schema)
-    return write_source(
-        opened, parse_output(out, num_shards), options, run or RunOptions(), progress, notify
+    return write_dataset(
+        lambda: open_source(source, format, options.schema),
+        parse_output(out, num_shards),
+        options,
+        run or RunOptions(),
+        progress,
+        notify,
     )
 
 
-def write_source(
-    source: Source,
+def write_dataset(
+    open_source: Callable[[], Source],
     output: Output,
     options: DatasetOptions,
     run_options: RunOptions,
     progress: Progress | None = None,
     notify: Notify | None = None,
-    *,
-    world: int = 1,
-    loader_workers: int = 1,
 ) -> Manifest:
-    """Write the items of an opened source; see :func:`write`."""
-    check(source, output, options)
+    """Write the items of a source; see :func:`write`.
+
+    The output is looked at and locked before the source is opened, which can take a while: a table
+    is read once for its types.
+    """
+    check_output_fits(output)
+    if run_options.backend == "tensorflow":
+        require_tensorflow()
     notify = notify or _ignore
-    for note in source.notes:
-        notify(note)
     with claimed(output, overwrite=run_options.overwrite) as run:
-        n = choose_num_shards(source, options, output, world=world, loader_workers=loader_workers)
+        source = open_source()
+        for note in source.notes:
+            notify(note)
+        check(source, options)
+        n = choose_num_shards(source, options, output)
         job = Job(source, options, output.pattern(n))
         run.begin(run_facts(job))
-        outcome = run_serial(job, run, backend=run_options.backend, progress=progress)
+        engine = ENGINES[run_options.engine]
+        outcome = engine(job, run, backend=run_options.backend, progress=progress)
         manifest = finish(
             run,
             outcome,
@@ -116,26 +137,44 @@ def write_source(
     return manifest
 
 
-def check(source: Source, output: Output, options: DatasetOptions) -> None:
+def plan(source: Source, output: Output, options: DatasetOptions) -> dict[str, Any]:
+    """Say what a write would make, from a sample of the items; writes nothing.
+
+    Raises:
+        UsageError: The write would be refused.
+        DataError: A sampled item can not be encoded.
+    """
+    check_output_fits(output)
+    check(source, options)
+    num_items = count_items(source, options)
+    n = choose_num_shards(source, options, output)
+    seen = sample(source, options)
+    taken = taken_by(LocalStorage().list(output.directory), output.name, output.pattern(n))
+    return {
+        "estimated_bytes": None if num_items is None else round(seen.mean_frame_bytes * num_items),
+        "features": seen.features,
+        "files": output.pattern(n).template,
+        "format": source.kind,
+        "num_items": num_items,
+        "num_shards": n,
+        "replaces": taken,
+        "sampled_items": seen.num_records,
+        "schema": "shardwriter.plan/1",
+    }
+
+
+def check(source: Source, options: DatasetOptions) -> None:
     """Refuse early what can not work.
 
     Raises:
         OptionError: Says what.
     """
-    check_output_fits(output)
-    if options.shuffle_seed is not None and not (
-        source.random_access and count_items(source, options) is not None
-    ):
-        raise OptionError(
-            "a source that gives its items one after the other can not be shuffled",
-            hint="shuffling needs a folder, a table, or an object with __len__ and __getitem__",
-        )
+    check_shuffle(source, options)
     if options.label and source.plan and not options.map and options.label not in source.plan:
         raise OptionError(
             f"--label {options.label}: there is no such feature",
             hint=f"the features are {', '.join(sorted(source.plan))}",
         )
-
     for name, wanted in options.schema.items():
         planned = None if options.map else source.plan.get(name)
         if planned is not None and planned.kind not in (None, wanted.kind):
@@ -154,7 +193,7 @@ def claimed(output: Output, *, overwrite: bool) -> Iterator[RunDirectory]:
     worth keeping, and leaves nothing.
     """
     with RunDirectory.claim(output.directory, output.name, LocalStorage()) as run:
-        run.check_output(overwrite=overwrite)
+        run.check_output(overwrite=overwrite, pattern=output.pattern(1))
         try:
             yield run
         except BaseException:

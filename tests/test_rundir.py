@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.errors import OutputBusy, OutputExists, StorageError
+import shardwriter as sw
+from shardwriter.errors import OptionError, OutputBusy, OutputExists, StorageError
 from shardwriter.index import Index, dali_index
+from shardwriter.journal import Journal, read_journal
 from shardwriter.manifest import Manifest, load_manifest
 from shardwriter.naming import ShardPattern
-from shardwriter.rundir import Journal, RunDirectory, read_journal
+from shardwriter.rundir import RunDirectory
 from shardwriter.shard import ShardFile
 from shardwriter.storage import LocalStorage
 from shardwriter.tfrecord import TFRecordWriter, read_records
@@ -337,7 +339,7 @@ def test_beginning_empties_the_directory(tmp_path):
         run.begin({"job": "2"})
         assert sorted(os.listdir(run.path)) == ["lock", "run.json"]
         text = Path(run.path, "run.json").read_text()
-        assert text == '{"format":"shardwriter.run/1","job":"2"}\n'
+        assert text == '{"format":"shardwriter.run/1","job":"2","replaces":null}\n'
 
 
 def test_discarding_leaves_nothing_and_can_be_done_twice(tmp_path):
@@ -519,3 +521,89 @@ def test_a_checkpoint_in_any_journal_is_worth_keeping(tmp_path):
         assert run.has_checkpoint
         for journal in journals:
             journal.close()
+
+
+# -- what is not ours ------------------------------------------------------------------------------
+
+
+def write_dataset(folder, out, *records, overwrite=False):
+    with sw.open_writer(str(folder / out), overwrite=overwrite) as writer:
+        for record in records:
+            writer.write(record)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["train-00000-of-00001.csv", "train-00000-of-00002.parquet", "train-00000-of-00001.index"],
+)
+def test_files_of_the_pattern_that_are_no_records_are_left_alone(tmp_path, name):
+    (tmp_path / name).write_text("a,b\n")
+    write_dataset(tmp_path, "train@2", b"x")
+    write_dataset(tmp_path, "train@3", b"y", overwrite=True)
+    assert (tmp_path / name).read_text() == "a,b\n"
+    assert not list(tmp_path.glob("*-of-00002"))
+
+
+def test_a_dataset_whose_name_looks_like_a_shard_is_left_alone(tmp_path):
+    write_dataset(tmp_path, "train-00000-of-00001@1.tfrecord", b"x")
+    before = sorted(p.name for p in tmp_path.iterdir())
+    write_dataset(tmp_path, "train@3", b"y", overwrite=True)
+    assert {*before} - {p.name for p in tmp_path.iterdir()} <= {
+        "train-00000-of-00001-00000-of-00001.tfrecord"
+    }
+    assert (tmp_path / "train-00000-of-00001.manifest.json").exists()
+
+
+def test_endings_of_our_own_are_replaced_whatever_they_are(tmp_path):
+    write_dataset(tmp_path, "train@3.data", b"x")
+    with pytest.raises(OutputExists, match="there already"):
+        write_dataset(tmp_path, "train@2", b"y")
+    write_dataset(tmp_path, "train@2", b"y", overwrite=True)
+    assert not list(tmp_path.glob("*.data"))
+
+
+# -- before and after the commit -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_the_way", ["train.index", "train.tfrecord-00001-of-00002"])
+def test_a_name_that_can_not_be_given_stops_the_run_before_the_commit(tmp_path, in_the_way):
+    write_dataset(tmp_path, "train@1", b"old")
+    if in_the_way == "train.index":
+        (tmp_path / in_the_way).unlink()
+    (tmp_path / in_the_way).mkdir()
+    with pytest.raises(StorageError, match="in the way"):
+        write_dataset(tmp_path, "train@2", b"new", overwrite=True)
+    assert list(sw.read_records(tmp_path / "train.tfrecord-00000-of-00001")) == [b"old"]
+    (tmp_path / in_the_way).rmdir()
+    write_dataset(tmp_path, "train@2", b"new", overwrite=True)
+    assert sw.stats(str(tmp_path / "train")).num_defects == 0
+
+
+def test_a_name_that_is_too_long_is_refused_at_once(tmp_path):
+    with pytest.raises(OptionError, match="too long"):
+        write_dataset(tmp_path, "n" * 230 + "@2", b"x")
+    write_dataset(tmp_path, "n" * 220 + "@2", b"x")
+
+
+def test_an_old_shard_never_stands_in_for_one_that_is_gone(tmp_path, monkeypatch):
+    write_dataset(tmp_path, "train@2", b"old" * 10, b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "roll_forward", lambda self: None)
+        patch.setattr(RunDirectory, "discard", lambda self: None)
+        write_dataset(tmp_path, "train@2", b"new", b"new", overwrite=True)
+    (tmp_path / ".train.partial" / "shard-00000").unlink()
+    with pytest.raises(StorageError, match="gone"):
+        write_dataset(tmp_path, "train@2", b"x", overwrite=True)
+    assert not (tmp_path / "train.manifest.json").exists()
+
+
+def test_a_map_that_changes_the_folder_does_not_move_the_output(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def wander(features):
+        os.chdir(tmp_path / "elsewhere")
+        return features
+
+    sw.write([{"x": 1}] * 3, "out/t@2", map=wander)
+    assert sw.stats(str(tmp_path / "out" / "t")).sizes.count == 3

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,12 +19,14 @@ from shardwriter.engines import serial
 from shardwriter.engines.serial import run_serial
 from shardwriter.errors import CallableError, RecordTooLarge
 from shardwriter.job import Job
+from shardwriter.journal import Journal, read_journal
 from shardwriter.naming import parse_output
 from shardwriter.options import SKIP, DatasetOptions
-from shardwriter.rundir import Journal, RunDirectory, read_journal
+from shardwriter.rundir import RunDirectory
 from shardwriter.shard import ShardFile
 from shardwriter.sources.python import PythonSource
 from shardwriter.storage import LocalStorage
+from shardwriter.storage.local import LocalFile
 
 
 @pytest.fixture
@@ -216,10 +221,11 @@ def test_the_journal_tells_the_whole_run(engine):
         map=lambda f: SKIP if f["x"] == 3 else f,
         label="y",
     )
-    assert facts[0] == {"skip": 3, "reason": "dropped"}
-    assert facts[1] == {"items": 7}
-    assert facts[2] == {"schema": outcome.schema, "labels": outcome.labels}
-    assert [(f["sealed"], f["records"], f["bytes"]) for f in facts[3:]] == [
+    assert sorted(facts[0]["schema"]) == ["x", "y"]
+    assert facts[1] == {"skip": 3, "reason": "dropped"}
+    assert facts[2] == {"items": 7}
+    assert facts[3:5] == [{"schema": outcome.schema["features"]}, {"labels": outcome.labels}]
+    assert [(f["sealed"], f["records"], f["bytes"]) for f in facts[5:]] == [
         (s, shard.num_records, shard.file_bytes) for s, shard in enumerate(outcome.shards)
     ]
 
@@ -262,7 +268,7 @@ def test_progress_is_told(engine, monkeypatch):
     monkeypatch.setattr(serial, "_PROGRESS_S", 0)
     told = []
     engine([b"abc"] * 5, 2, progress=lambda *state: told.append(state))
-    assert told[-1] == (5, 15)
+    assert told[-1] == (5, 5, 15)
     assert told[0][0] == 1
     assert told == sorted(told)
 
@@ -326,3 +332,31 @@ for n in (3_000, 21_000):
     small, large = map(int, python(code, tmp_path).split())
     # One more number for each of 18,000 records would be 600 kB, a reference 144 kB.
     assert large - small < 100_000, (small, large)
+
+
+def test_facts_are_written_before_any_later_frame(engine, monkeypatch):
+    """Whenever bytes of a shard are written, the journal holds what was known by then."""
+    known = []
+    written = []
+
+    def note(self, **fact):
+        known.append(fact)
+        real_fact(self, **fact)
+
+    def write(self, data):
+        on_disk = [f for p in Path(self._path).parent.glob("journal-*") for f in read_journal(p)]
+        if "shard-" in self._path:
+            written.append(on_disk == json.loads(json.dumps(known)))
+        real_write(self, data)
+
+    real_fact, real_write = Journal.fact, LocalFile.write
+    monkeypatch.setattr(Journal, "fact", note)
+    monkeypatch.setattr(LocalFile, "write", write)
+    monkeypatch.setattr(serial, "_MAX_BUFFER_BYTES", 1)
+    monkeypatch.setattr(serial, "_ALL_BUFFERS_BYTES", 1)
+    data = [{"x": np.zeros(i % 5 + 1, np.int16 if i < 600 else np.int32)} for i in range(1000)]
+    engine(data, 2, map=lambda f: SKIP if len(f["x"]) == 3 else {**f, f"n{len(f['x'])}": 1})
+    assert len(written) > 2
+    assert all(written)
+    widened = [fact for fact in known if "schema" in fact]
+    assert any(fact["schema"].get("x", {}).get("dtype") == "int64" for fact in widened[:-1])

@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any
 
 import typer
 
-from shardwriter.errors import ShardwriterError
+from shardwriter.errors import ShardwriterError, StorageError
 
-INTERRUPTED = 130
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end: SIGTERM or SIGHUP, as schedulers and closed terminals send."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__()
+        self.signal_number = signal_number
 
 
 @contextmanager
-def reported(*, verbose: bool = False) -> Iterator[None]:
+def terminable() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the work as Ctrl-C does, so that it is tidied up."""
+
+    def terminate(signal_number: int, _frame: object) -> None:
+        raise Terminated(signal_number)
+
+    before = {number: signal.signal(number, terminate) for number in (SIGTERM, SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def reported(*, verbose: bool = False, left: Callable[[], str] | None = None) -> Iterator[None]:
     """Turn an error into what, where and what to do on stderr, and its exit code.
 
     An exception that is not ours is a bug of ours or of the user's own code: it passes, with its
     traceback.
+
+    Args:
+        verbose: Show the traceback of our own errors too.
+        left: Says what an interrupted command has left behind.
     """
     try:
         yield
@@ -29,9 +56,17 @@ def reported(*, verbose: bool = False) -> Iterator[None]:
             traceback.print_exception(error)
         _say(error)
         raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        typer.echo("interrupted: nothing was published", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        raise  # typer ends quietly when the reader of stdout has gone
+    except OSError as error:
+        if verbose:
+            traceback.print_exception(error)
+        _say(StorageError(error.strerror or str(error), path=error.filename))
+        raise typer.Exit(StorageError.exit_code) from None
+    except KeyboardInterrupt as error:
+        typer.echo("interrupted" + (f": {left()}" if left else ""), err=True)
+        number = error.signal_number if isinstance(error, Terminated) else SIGINT
+        raise typer.Exit(128 + number) from None
 
 
 def _say(error: ShardwriterError) -> None:
@@ -49,11 +84,11 @@ def hint(line: str) -> None:
 
 
 @contextmanager
-def writing_bar(total: int | None) -> Iterator[Callable[[int, int], None] | None]:
+def writing_bar() -> Iterator[Callable[[int, int | None, int], None] | None]:
     """Show items done, rate and time left on stderr, where that is a terminal.
 
     Yields:
-        A function to tell of (items done, payload bytes); None off a terminal.
+        A function to tell of (items done, items in all, payload bytes); None off a terminal.
     """
     if not sys.stderr.isatty():
         yield None
@@ -62,9 +97,9 @@ def writing_bar(total: int | None) -> Iterator[Callable[[int, int], None] | None
 
     from shardwriter.render import bytes_text, rate_text
 
-    with _bar("writing", total, MofNCompleteColumn()) as show:
+    with _bar("writing", MofNCompleteColumn()) as show:
 
-        def update(done: int, num_bytes: int) -> None:
+        def update(done: int, total: int | None, num_bytes: int) -> None:
             show(done, total, lambda s: f"{rate_text(done, s)}, {bytes_text(num_bytes)}")
 
         yield update
@@ -84,7 +119,7 @@ def reading_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
     from shardwriter.render import bytes_text
 
-    with _bar(what, None, DownloadColumn()) as show:
+    with _bar(what, DownloadColumn()) as show:
 
         def update(done: int, total: int) -> None:
             show(done, total, lambda s: f"{bytes_text(done / s)}/s")
@@ -96,7 +131,7 @@ _Show = Callable[[int, "int | None", Callable[[float], str]], None]
 
 
 @contextmanager
-def _bar(what: str, total: int | None, count: Any) -> Iterator[_Show]:
+def _bar(what: str, count: Any) -> Iterator[_Show]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -104,7 +139,7 @@ def _bar(what: str, total: int | None, count: Any) -> Iterator[_Show]:
     name = TextColumn("{task.description}")
     layout = (name, BarColumn(), count, rate_column, TimeRemainingColumn())
     with Progress(*layout, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, rate="")
+        task = bar.add_task(what, total=None, rate="")
 
         def show(done: int, total: int | None, rate: Callable[[float], str]) -> None:
             elapsed_s = bar.tasks[0].elapsed or 0

@@ -6,15 +6,13 @@ import gc
 import time
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwriter.cli.common import hint, print_json, reported, writing_bar
+from shardwriter.cli.common import hint, print_json, reported, terminable, writing_bar
 
 if TYPE_CHECKING:
-    from shardwriter.naming import Output
-    from shardwriter.options import DatasetOptions
     from shardwriter.sources import Source
 
 
@@ -99,15 +97,14 @@ def write(
 
     Example: [bold]shardwriter write photos/ out/train@16 --shuffle --seed 1[/bold]
     """
-    with reported(verbose=verbose):
+    with reported(verbose=verbose, left=lambda: _what_is_left(out, shards)):
         from shardwriter.errors import OptionError
-        from shardwriter.job import count_items
         from shardwriter.naming import parse_output
         from shardwriter.options import DatasetOptions, RunOptions
         from shardwriter.schema import parse_schema_option
         from shardwriter.sources.find import open_source
         from shardwriter.sources.python import import_reference
-        from shardwriter.write import write_source
+        from shardwriter.write import plan, write_dataset
 
         if seed is not None and not shuffle:
             raise OptionError("--seed without --shuffle", hint="add --shuffle, or leave --seed off")
@@ -117,29 +114,28 @@ def write(
             shuffle_seed=(seed or 0) if shuffle else None,
             label=label,
             schema={} if schema is None else parse_schema_option(schema),
+            world=world,
+            loader_workers=loader_workers,
         )
         run_options = RunOptions(
             overwrite=overwrite, engine=engine.value, backend=backend.value, dali_index=index
         )
         output = parse_output(out, shards)
+
+        def opened() -> Source:
+            return open_source(source, format.value, options.schema)
+
+        if dry_run:
+            found = opened()
+            for note in found.notes:
+                hint(note)
+            _show_plan(plan(found, output, options), output.directory, json=json)
+            return
         # Rows and records come and go by the million, without cycles: collect less often.
         gc.set_threshold(100_000, 20, 20)
         started = time.monotonic()
-        opened = open_source(source, format.value, options.schema)
-        if dry_run:
-            _dry_run(opened, options, output, json, world, loader_workers)
-            return
-        with writing_bar(count_items(opened, options)) as progress:
-            manifest = write_source(
-                opened,
-                output,
-                options,
-                run_options,
-                progress,
-                hint,
-                world=world,
-                loader_workers=loader_workers,
-            )
+        with terminable(), writing_bar() as progress:
+            manifest = write_dataset(opened, output, options, run_options, progress, hint)
         elapsed_s = time.monotonic() - started
         manifest_path = str(Path(output.directory) / manifest.pattern.manifest_file)
         if json:
@@ -161,39 +157,25 @@ def write(
             print_written(manifest, output.directory, elapsed_s)
 
 
-def _dry_run(
-    opened: Source,
-    options: DatasetOptions,
-    output: Output,
-    json: bool,
-    world: int,
-    loader_workers: int,
-) -> None:
-    """Say what would be written, from a sample of the items."""
-    from shardwriter.job import Job, choose_num_shards, count_items, sample
-    from shardwriter.write import check
-
-    check(opened, output, options)
-    for note in opened.notes:
-        hint(note)
-    num_items = count_items(opened, options)
-    n = choose_num_shards(opened, options, output, world=world, loader_workers=loader_workers)
-    seen = sample(opened, options)
-    job = Job(opened, options, output.pattern(n))
-    total = None if num_items is None else round(seen.mean_frame_bytes * num_items)
-    plan = {
-        "estimated_bytes": total,
-        "features": seen.features,
-        "files": job.pattern.template,
-        "format": opened.kind,
-        "num_items": num_items,
-        "num_shards": n,
-        "sampled_items": seen.num_records,
-        "schema": "shardwriter.plan/1",
-    }
+def _show_plan(planned: dict[str, Any], directory: str, *, json: bool) -> None:
     if json:
-        print_json(plan)
-    else:
-        from shardwriter.render import print_plan
+        print_json(planned)
+        return
+    from shardwriter.render import print_plan
 
-        print_plan(plan, output.directory)
+    if planned["replaces"] is not None:
+        hint(f"a dataset of this name is there ({planned['replaces']}): --overwrite replaces it")
+    print_plan(planned, directory)
+
+
+def _what_is_left(out: str, shards: int | None) -> str:
+    """Say in which state a write was stopped."""
+    from shardwriter.naming import parse_output, partial_dir
+
+    output = parse_output(out, shards)
+    run = Path(output.directory) / partial_dir(output.name)
+    if (run / "commit.json").exists():
+        return f"all is written, and the next write of {output.name!r} finishes its publication"
+    if run.exists():
+        return f"nothing was published; what reached the disk is in {run}"
+    return "nothing was published, and nothing is left behind"

@@ -14,8 +14,9 @@ from shardwriter.manifest import SealedShard
 
 __all__ = ["Outcome", "Progress"]
 
-Progress = Callable[[int, int], None]
-"""Told now and then of the items done and the payload bytes written so far."""
+Progress = Callable[[int, "int | None", int], None]
+"""Told now and then of the items done, the items in all (None while that is not known), and the
+payload bytes written so far."""
 
 
 @dataclass(frozen=True)

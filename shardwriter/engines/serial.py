@@ -18,8 +18,9 @@ from shardwriter.encode import RecordEncoder
 from shardwriter.engines import Outcome, Progress
 from shardwriter.errors import RecordTooLarge
 from shardwriter.job import Job
+from shardwriter.journal import Journal, JournaledFile
 from shardwriter.options import Backend
-from shardwriter.rundir import Journal, RunDirectory
+from shardwriter.rundir import RunDirectory
 from shardwriter.shard import OnFlush, RecordWriter, ShardFile
 from shardwriter.tfrecord import TFRecordWriter
 
@@ -30,9 +31,16 @@ _ALL_BUFFERS_BYTES: Final = 32 << 20
 
 
 def open_shards(
-    stack: ExitStack, run: RunDirectory, num_shards: int, backend: Backend = "native"
+    stack: ExitStack,
+    run: RunDirectory,
+    journal: Journal,
+    num_shards: int,
+    backend: Backend = "native",
 ) -> list[ShardFile]:
-    """Open N growing shards in the run directory; those not sealed are abandoned with the stack."""
+    """Open N growing shards in the run directory; those not sealed are abandoned with the stack.
+
+    Facts that were noted in the journal are written before any later frame.
+    """
     # Buffers are bounded all together, however many shards there are.
     buffer_bytes = max(4096, min(_MAX_BUFFER_BYTES, _ALL_BUFFERS_BYTES // num_shards))
     shards = []
@@ -43,16 +51,17 @@ def open_shards(
 
             open_writer: Callable[[OnFlush], RecordWriter] = partial(TensorFlowRecordWriter, path)
         else:
-            open_writer = partial(_open_native, run, path, buffer_bytes)
+            open_writer = partial(_open_native, run, journal, path, buffer_bytes)
         shard = ShardFile(run.storage, path, run.index_path(number), open_writer)
         shards.append(stack.enter_context(shard))
     return shards
 
 
 def _open_native(
-    run: RunDirectory, path: str, buffer_bytes: int, on_flush: OnFlush
+    run: RunDirectory, journal: Journal, path: str, buffer_bytes: int, on_flush: OnFlush
 ) -> TFRecordWriter:
-    return TFRecordWriter(run.storage.create(path), buffer_bytes=buffer_bytes, on_flush=on_flush)
+    file = JournaledFile(run.storage.create(path), journal)
+    return TFRecordWriter(file, buffer_bytes=buffer_bytes, on_flush=on_flush)
 
 
 def run_serial(
@@ -79,14 +88,13 @@ def run_serial(
     with ExitStack() as stack:
         journal = run.journal(attempt=0, worker=0)
         stack.callback(journal.close)
-        shards = open_shards(stack, run, num_shards, backend)
+        items.encoder.schema.on_widen = lambda features: journal.fact(schema=features)
+        shards = open_shards(stack, run, journal, num_shards, backend)
         try:
             for item_index, record in items.records(job.items()):
                 if record is None:
                     gaps.append(item_index)
                     journal.fact(skip=item_index, reason="dropped")
-                    # On disk before any later frame, so that a gap can not be forgotten.
-                    journal.flush()
                     continue
                 shards[item_index % num_shards].write(record)
                 total_bytes += len(record)
@@ -95,21 +103,21 @@ def run_serial(
                     checkpoint(shards, journal, items.encoder)
                     since_checkpoint = 0
                 if progress is not None and (now := time.monotonic()) >= next_report:
-                    progress(item_index + 1, total_bytes)
+                    progress(item_index + 1, job.num_items, total_bytes)
                     next_report = now + _PROGRESS_S
         except RecordTooLarge as error:
             raise error.locate(index=item_index) from None
         num_items = item_index + 1
         outcome = seal_all(shards, journal, items.encoder, num_items, gaps)
     if progress is not None:
-        progress(num_items, total_bytes)
+        progress(num_items, num_items, total_bytes)
     return outcome
 
 
 def checkpoint(shards: list[ShardFile], journal: Journal, encoder: RecordEncoder) -> None:
     """Bring all shards to the disk, then note how much is safe."""
-    journal.fact(schema=encoder.schema.to_json(), labels=encoder.labels.to_json())
-    journal.flush()
+    journal.fact(schema=encoder.schema.to_json()["features"])
+    journal.fact(labels=encoder.labels.to_json())
     for number, shard in enumerate(shards):
         safe = shard.checkpoint()
         journal.fact(
@@ -131,7 +139,8 @@ def seal_all(
     """Seal every shard and say what was made."""
     schema, labels = encoder.schema.to_json(), encoder.labels.to_json()
     journal.fact(items=num_items)
-    journal.fact(schema=schema, labels=labels)
+    journal.fact(schema=schema["features"])
+    journal.fact(labels=labels)
     journal.flush()
     sealed = []
     for number, shard in enumerate(shards):

@@ -6,13 +6,16 @@ import errno
 import os
 import resource
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from shardwriter.errors import StorageError
 
 _SPARE_DESCRIPTORS: Final = 64  # for sources, journals, the lock, and whatever the program has open
+
+# macOS has no fdatasync.
+fdatasync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
 _HINTS: Final[dict[int, str]] = {
     errno.ENOSPC: "free some space, or write to another disk",
@@ -87,7 +90,7 @@ class LocalStorage:
     def sync(self, path: str) -> None:
         """Return once the file's bytes would survive a power cut."""
         with storage_errors(path):
-            os.fdatasync(self._descriptor(path))
+            fdatasync(self._descriptor(path))
 
     def sync_directory(self, directory: str) -> None:
         """Return once the directory's names would survive a power cut."""

@@ -7,10 +7,11 @@ bytes. It needs the ``tensorflow`` extra.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from shardwriter.errors import MissingExtra
+from shardwriter.errors import MissingExtra, StorageError
 from shardwriter.tfrecord import TFRecordWriter
 
 
@@ -38,27 +39,39 @@ class TensorFlowRecordWriter:
     """
 
     def __init__(self, path: str, on_flush: Callable[[list[int]], None] | None = None) -> None:
-        self._writer: Any = _tensorflow().io.TFRecordWriter(path)
+        self._path = path
+        with self._errors():
+            self._writer: Any = require_tensorflow().io.TFRecordWriter(path)
         self._account = TFRecordWriter(_Nowhere(), on_flush=on_flush)
 
     def write(self, record: bytes) -> None:
         """Append one record."""
         self._account.write(record)
-        self._writer.write(record)
+        with self._errors():
+            self._writer.write(record)
 
     def flush(self) -> None:
         """Hand the buffered frames on."""
         self._account.flush()
-        self._writer.flush()
+        with self._errors():
+            self._writer.flush()
 
     def close(self) -> None:
         """Flush and close the file."""
         self._account.close()
-        self._writer.close()
+        with self._errors():
+            self._writer.close()
 
     def discard(self) -> None:
         """Close the file. TensorFlow can not close one without writing what is buffered."""
         self.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except require_tensorflow().errors.OpError as error:
+            raise StorageError(error.message, path=self._path) from error
 
     @property
     def num_records(self) -> int:
@@ -81,7 +94,12 @@ class TensorFlowRecordWriter:
         return self._account.crc32c
 
 
-def _tensorflow() -> Any:
+def require_tensorflow() -> Any:
+    """Import TensorFlow, with its GPUs left alone.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         import tensorflow as tf
