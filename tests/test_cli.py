@@ -287,3 +287,55 @@ def test_on_a_terminal_there_is_a_bar_on_stderr_and_not_on_stdout(tmp_path: Path
 )
 def test_sizes_as_people_read_them(size: float | None, text: str) -> None:
     assert bytes_text(size) == text
+
+
+def test_sigterm_is_tidied_up_as_ctrl_c_is(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "def items():\n"
+        "    for i in range(1000):\n"
+        "        print(i, flush=True); time.sleep(0.05); yield {'x': i}\n"
+    )
+    command = [sys.executable, "-m", "shardwriter", "write", "slow:items", "out/t@2"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.terminate()
+        process.stdout.read()
+        told = process.stderr.read()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "nothing is left behind" in told
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_path_that_looks_like_markup_is_printed_as_it_is(table: Path, tmp_path: Path) -> None:
+    for folder in ("data[v1]", "x[/red]", "y["):
+        done = run("write", table, tmp_path / folder / "t@2")
+        assert done.returncode == 0, done.stderr
+        assert f"wrote {tmp_path / folder}/t.manifest.json" in done.stdout
+
+
+def test_the_output_is_looked_at_before_the_source(table: Path, tmp_path: Path) -> None:
+    assert run("write", table, tmp_path / "t@2").returncode == 0
+    done = run("write", "no-such-source", tmp_path / "t@2")
+    assert done.returncode == 2
+    assert "is there already" in done.stderr
+    dry = run("write", table, tmp_path / "t@2", "--dry-run")
+    assert dry.returncode == 0
+    assert "--overwrite replaces it" in dry.stderr
+
+
+def test_output_to_a_url_is_refused(table: Path) -> None:
+    done = run("write", table, "s3://bucket/train@2", cwd=table.parent)
+    assert done.returncode == 2
+    assert "local" in done.stderr
+    assert sorted(p.name for p in table.parent.iterdir()) == ["table.csv"]
+
+
+def test_numbers_that_are_too_large(table: Path) -> None:
+    done = run("write", table, "t@2", "--limit", 10**25, cwd=table.parent)
+    assert done.returncode == 2
+    assert "limit" in done.stderr
