@@ -6,18 +6,15 @@ descriptors only; loading, mapping and encoding come after, wherever the engine 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from hashlib import sha256
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from shardwriter import canonical
+from shardwriter.callables import describe_callable
 from shardwriter.encode import ItemEncoder
 from shardwriter.errors import OptionError
 from shardwriter.naming import Output, ShardPattern
@@ -178,44 +175,6 @@ def choose_num_shards(source: Source, options: DatasetOptions, output: Output) -
     needed = max(1, -(-int(total_bytes) // _MAX_AUTO_SHARD_BYTES))
     readers = options.world * options.loader_workers
     return max(1, min(-(-needed // readers) * readers, max(1, num_items)))
-
-
-def describe_callable(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what identifies a function on any machine: its names and a hash of its module's file.
-
-    A function without a file (typed into a shell) is known by its own text, or else by its names; a
-    ``functools.partial`` by its function and its arguments, as far as these are numbers and text.
-    """
-    if isinstance(function, partial):
-        arguments = [function.args, function.keywords]
-        return {**describe_callable(function.func), "arguments": _plain(arguments)}
-    target = function if hasattr(function, "__qualname__") else type(function)
-    source: bytes | None = None
-    try:
-        source = Path(inspect.getsourcefile(target) or "").read_bytes()
-    except (TypeError, OSError):
-        try:
-            source = inspect.getsource(target).encode()
-        except (TypeError, OSError):
-            source = None
-    return {
-        "module": getattr(target, "__module__", None),
-        "qualname": target.__qualname__,
-        "sha256": None if source is None else sha256(source).hexdigest(),
-    }
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON; of what is no number, text or collection only its class."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    return describe_callable(value) if callable(value) else {"class": type(value).__qualname__}
 
 
 def check_output_fits(output: Output) -> None:

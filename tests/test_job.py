@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from shardwriter import job as job_module
+from shardwriter.callables import describe_callable
 from shardwriter.errors import OptionError
 from shardwriter.job import (
     Job,
     check_output_fits,
     choose_num_shards,
     count_items,
-    describe_callable,
     sample,
 )
 from shardwriter.naming import parse_output

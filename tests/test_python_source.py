@@ -10,8 +10,9 @@ import types
 import numpy as np
 import pytest
 
+from shardwriter.callables import import_reference, is_reference
 from shardwriter.errors import CallableError, OptionError, SourceError
-from shardwriter.sources.python import PythonSource, import_reference, is_reference
+from shardwriter.sources.python import PythonSource
 
 
 def loaded(source):
@@ -224,12 +225,13 @@ def test_a_function_that_wants_arguments_is_refused():
         PythonSource(lambda path: [path])
 
 
-def test_a_type_error_inside_the_function_passes():
+def test_a_type_error_inside_the_function_is_not_taken_for_a_missing_argument():
     def make():
         return len(5)
 
-    with pytest.raises(TypeError, match="no len"):
+    with pytest.raises(CallableError, match="no len") as caught:
         PythonSource(make)
+    assert isinstance(caught.value.__cause__, TypeError)
 
 
 # -- module:callable -----------------------------------------------------------------------------
@@ -271,7 +273,52 @@ def test_a_module_of_the_current_folder_is_found(module):
     assert import_reference("swt_mine:DATA", "SOURCE") == [1, 2]
     assert import_reference("swt_mine:A.f", "SOURCE")() == [1]
     source = PythonSource(import_reference("swt_mine:A.f", "SOURCE"), name="swt_mine:A.f")
-    assert source.digest() == {"name": "swt_mine:A.f", "num_items": 1}
+    told = source.digest()
+    assert (told["name"], told["num_items"]) == ("swt_mine:A.f", 1)
+    assert told["code"]["module"] == "swt_mine"
+    assert source.fingerprint()["identified"]
+    module("swt_mine", "class A:\n    f = staticmethod(lambda: [2])\n")
+    assert PythonSource(lambda: [2], name="swt_mine:A.f").digest() != told
+
+
+def test_data_that_was_handed_over_is_known_by_its_length_alone():
+    assert PythonSource([1]).digest() == PythonSource([2]).digest()
+    assert not PythonSource([1]).fingerprint()["identified"]
+    assert PythonSource(lambda: [1]).fingerprint()["identified"]
+
+
+def test_a_dataset_that_inherits_a_getitem_and_has_an_iter_is_iterated_over():
+    class Dataset:
+        def __getitem__(self, index):
+            raise NotImplementedError
+
+    class IterableDataset(Dataset):
+        def __len__(self):
+            return 2
+
+        def __iter__(self):
+            return iter([{"x": 1}, {"x": 2}])
+
+    source = PythonSource(IterableDataset())
+    assert not source.random_access
+    assert list(source.items()) == [{"x": 1}, {"x": 2}]
+
+
+@pytest.mark.parametrize("what", ["factory", "length"])
+def test_an_error_in_the_users_code_is_told_as_such(what):
+    class Broken:
+        def __len__(self):
+            raise ValueError("no length today")
+
+        def __getitem__(self, index):
+            return index
+
+    def factory():
+        raise ValueError("no data today")
+
+    with pytest.raises(CallableError, match="today") as caught:
+        PythonSource(Broken() if what == "length" else factory)
+    assert isinstance(caught.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize(
@@ -298,10 +345,11 @@ def test_a_name_that_is_not_there(text):
         ("1 / 0\n", ZeroDivisionError),
     ],
 )
-def test_an_error_inside_the_module_passes(module, text, error):
+def test_an_error_inside_the_module_is_told_with_its_cause(module, text, error):
     module("swt_broken", text)
-    with pytest.raises(error):
+    with pytest.raises(OptionError, match=error.__name__) as caught:
         import_reference("swt_broken:f", "SOURCE")
+    assert isinstance(caught.value.__cause__, error)
 
 
 def test_an_open_text_file_is_an_iterator_of_lines():

@@ -98,12 +98,12 @@ def write(
     Example: [bold]shardwriter write photos/ out/train@16 --shuffle --seed 1[/bold]
     """
     with reported(verbose=verbose, left=lambda: _what_is_left(out, shards)):
+        from shardwriter.callables import import_reference
         from shardwriter.errors import OptionError
         from shardwriter.naming import parse_output
         from shardwriter.options import DatasetOptions, RunOptions
         from shardwriter.schema import parse_schema_option
         from shardwriter.sources.find import open_source
-        from shardwriter.sources.python import import_reference
         from shardwriter.write import plan, write_dataset
 
         if seed is not None and not shuffle:

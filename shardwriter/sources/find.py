@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shardwriter.callables import import_reference, is_reference
 from shardwriter.compression import OpenStream, open_stream
 from shardwriter.errors import CorruptFile, OptionError, SourceError
 from shardwriter.images import image_format
@@ -54,7 +55,7 @@ def open_source(
     if format == "auto":
         format = _look(data)
     if format == python_source.KIND:
-        return python_source.PythonSource(python_source.import_reference(data, "SOURCE"), name=data)
+        return python_source.PythonSource(import_reference(data, "SOURCE"), name=data)
     if format == image_folder_source.KIND:
         _must_exist(data)
         if not os.path.isdir(data):
@@ -75,7 +76,7 @@ def _look(data: str) -> str:
     if data == "-":
         return csv_source.KIND
     if not os.path.exists(data):
-        if python_source.is_reference(data):
+        if is_reference(data):
             return python_source.KIND
         if glob.has_magic(data) and _is_table_name(data):
             return csv_source.KIND

@@ -11,56 +11,14 @@ anything at all, when a map turns it into one of these.
 
 from __future__ import annotations
 
-import importlib
-import os
-import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from shardwriter.errors import CallableError, OptionError, ShardwriterError, SourceError
+from shardwriter.callables import describe_callable, describe_module
+from shardwriter.errors import CallableError, ShardwriterError, SourceError
 from shardwriter.schema import FeatureType
 
 KIND = "python"
-
-_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-
-
-def is_reference(text: str) -> bool:
-    """Tell whether a text has the form ``module:callable``."""
-    return _REFERENCE.fullmatch(text) is not None
-
-
-def import_reference(text: str, option: str) -> Any:
-    """Import ``module:name``, looking in the current folder too.
-
-    Args:
-        text: The reference.
-        option: What it was given for; named in errors.
-
-    Raises:
-        OptionError: There is no such module or name.
-    """
-    if not is_reference(text):
-        raise OptionError(f"{option}: {text!r} is not module:callable", hint="as in mydata:train")
-    module_name, _, path = text.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # the module is there; something that it imports is not
-        raise OptionError(
-            f"{option}: there is no module {error.name!r}",
-            hint=f"looked in {os.getcwd()} and the installed packages",
-        ) from None
-    for name in path.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            raise OptionError(f"{option}: module {module_name!r} has no {path!r}") from None
-    return found
 
 
 class PythonSource:
@@ -79,6 +37,7 @@ class PythonSource:
 
     def __init__(self, data: Any, name: str | None = None) -> None:
         self._name = name
+        self._code = _code(data, name)
         self._make: Callable[[], Any] | None = None
         if callable(data) and not _is_sequence(data) and not isinstance(data, Iterable):
             self._make = data
@@ -98,7 +57,7 @@ class PythonSource:
         self._data = data
         self._spent = False
         self.random_access = _is_sequence(data)
-        self.num_items: int | None = len(data) if self.random_access else None
+        self.num_items: int | None = self._count() if self.random_access else None
         self.stable = self.random_access or self._make is not None or not _is_iterator(data)
 
     def _call(self) -> Any:
@@ -110,7 +69,17 @@ class PythonSource:
                 raise SourceError(
                     f"it can not be called without arguments: {error}", item=self._name
                 ) from None
+            raise _raised(error) from error
+        except ShardwriterError:
             raise
+        except Exception as error:
+            raise _raised(error) from error
+
+    def _count(self) -> int:
+        try:
+            return len(self._data)
+        except Exception as error:
+            raise _raised(error) from error
 
     def items(self) -> Iterator[Any]:
         """Yield every item; of a sequence, the indices.
@@ -145,12 +114,15 @@ class PythonSource:
         return self._data[item] if self.random_access else item
 
     def digest(self) -> dict[str, Any]:
-        """Return the reference and the length, where they are known."""
-        return {"name": self._name, "num_items": self.num_items}
+        """Return the reference, the code that the items come from, and the length, if known."""
+        return {"code": self._code, "name": self._name, "num_items": self.num_items}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same: Python objects have no size or time of their own."""
-        return self.digest()
+        """Return the same, and whether it tells this data from other data at all.
+
+        A list or an iterator that was handed over is known by nothing but its length.
+        """
+        return {**self.digest(), "identified": self._code is not None}
 
 
 def _located(iterable: Iterable[Any]) -> Iterator[Any]:
@@ -163,20 +135,40 @@ def _located(iterable: Iterable[Any]) -> Iterator[Any]:
     except ShardwriterError:
         raise
     except Exception as error:
-        raise CallableError(
-            f"the source raised {type(error).__name__}: {error}",
-            index=count,
-            hint="the traceback is shown with -v",
-        ) from error
+        raise _raised(error, count) from error
+
+
+def _raised(error: Exception, index: int | None = None) -> CallableError:
+    return CallableError(
+        f"the source raised {type(error).__name__}: {error}",
+        index=index,
+        hint="the traceback is shown with -v",
+    )
+
+
+def _code(data: Any, name: str | None) -> dict[str, Any] | None:
+    """Say which code the items come from; None for an object that is just data."""
+    if name is not None:
+        return describe_module(name.partition(":")[0])
+    if callable(data) and not _is_sequence(data):
+        return describe_callable(data)
+    kind = type(data)
+    return None if kind.__module__ == "builtins" else describe_callable(kind)
 
 
 def _is_sequence(data: Any) -> bool:
     kind = type(data)
-    return (
-        hasattr(kind, "__len__")
-        and hasattr(kind, "__getitem__")
-        and not isinstance(data, (Mapping, str, bytes))
-    )
+    if isinstance(data, (Mapping, str, bytes)) or not hasattr(kind, "__len__"):
+        return False
+    getter, iterator = _owner(kind, "__getitem__"), _owner(kind, "__iter__")
+    # A PyTorch IterableDataset has __len__ and its own __iter__, and inherits a __getitem__ that
+    # only raises: what the more derived class says counts.
+    return getter is not None and (iterator is None or getter <= iterator)
+
+
+def _owner(kind: type, name: str) -> int | None:
+    """Return which class in the order of look-up defines a method; None where none does."""
+    return next((place for place, base in enumerate(kind.__mro__) if name in vars(base)), None)
 
 
 def _is_iterator(data: Any) -> bool:
