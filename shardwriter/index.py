@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,7 @@ class Index:
         self._starts = starts
         self.gaps = np.asarray(numbers[int(starts[-1]) :])
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str) -> NoReturn:
         raise ManifestError(
             f"not an index that can be used: {why}",
             path=self._path,
@@ -96,12 +96,24 @@ class Index:
         )
 
     def ends(self, shard: int) -> NDArray[np.uint64]:
-        """Return uint64[count]: the offset behind each frame of a shard."""
+        """Return uint64[count]: the offset behind each frame of a shard.
+
+        Raises:
+            ManifestError: The index has no such shard.
+        """
+        if not 0 <= shard < len(self.counts):
+            self._refuse(f"it has {len(self.counts)} shards, and no shard {shard}")
         return self._numbers[int(self._starts[shard]) : int(self._starts[shard + 1])]
 
     def frame_span(self, shard: int, position: int) -> tuple[int, int]:
-        """Return the start and end offset of one frame."""
+        """Return the start and end offset of one frame.
+
+        Raises:
+            ManifestError: The index has no such record.
+        """
         ends = self.ends(shard)
+        if not 0 <= position < len(ends):
+            self._refuse(f"it has {len(ends)} records of shard {shard}, and no record {position}")
         return (int(ends[position - 1]) if position else 0), int(ends[position])
 
 

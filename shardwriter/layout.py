@@ -9,16 +9,10 @@ reading one record of each shard in turn gives back the source order. With gaps 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-
-
-def shard_index(item_index: int, num_shards: int) -> int:
-    """Return the shard that an item belongs to."""
-    return item_index % num_shards
 
 
 def num_shard_items(num_items: int, num_shards: int, shard: int) -> int:
@@ -26,48 +20,44 @@ def num_shard_items(num_items: int, num_shards: int, shard: int) -> int:
     return max(0, -(-(num_items - shard) // num_shards))
 
 
-def position(item_index: int, num_shards: int, gaps: Sequence[int] = ()) -> int:
-    """Return the place of an item's record inside its shard.
+class Gaps:
+    """Counting past the gaps: where an item's record is, and whose record a place holds.
+
+    Made once for a dataset: the gaps are sorted by shard, and each question is a binary search.
 
     Args:
-        item_index: Index in source order; not a gap itself.
-        num_shards: N.
         gaps: Sorted indices of items without a record.
+        num_shards: N.
     """
-    earlier = gaps[: bisect_left(gaps, item_index)]
-    return item_index // num_shards - sum(
-        1 for gap in earlier if (item_index - gap) % num_shards == 0
-    )
 
+    def __init__(self, gaps: Sequence[int] | NDArray[np.int64], num_shards: int) -> None:
+        self._num_shards = num_shards
+        numbers = np.asarray(gaps, np.int64)
+        # With H_k = g_k - k, which is how many records lie in front of gap k, record r is item
+        # r + bisect_right(H, r); and the same inside of a shard.
+        self._before = numbers - np.arange(len(numbers))
+        order = np.argsort(numbers % num_shards, kind="stable")
+        self._starts = np.searchsorted((numbers % num_shards)[order], np.arange(num_shards + 1))
+        self._turns = (numbers // num_shards)[order]
+        of_shard = np.diff(self._starts)
+        in_shard = np.arange(len(numbers)) - np.repeat(self._starts[:-1], of_shard)
+        self._turns_before = self._turns - in_shard
 
-def source_indices(
-    records: NDArray[np.int64] | int, gaps: Sequence[int] | NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the item index of records counted in reading order 0..T-|G|-1.
+    def source_index(self, record: int) -> int:
+        """Return the item index of a record counted in reading order 0..T-|G|-1."""
+        return record + int(np.searchsorted(self._before, record, side="right"))
 
-    With H_k = g_k - k, which is how many records lie in front of gap k: i = r + bisect_right(H, r).
+    def position(self, item_index: int) -> int:
+        """Return the place of an item's record inside its shard; the item is not a gap itself."""
+        turn, shard = divmod(item_index, self._num_shards)
+        mine = slice(self._starts[shard], self._starts[shard + 1])
+        return turn - int(np.searchsorted(self._turns[mine], turn))
 
-    Args:
-        records: int64[n] record numbers.
-        gaps: int64[g], sorted.
-
-    Returns:
-        int64[n] item indices.
-    """
-    before = np.asarray(gaps, np.int64) - np.arange(len(gaps))
-    return np.asarray(records, np.int64) + np.searchsorted(before, records, side="right")
-
-
-def source_index(record: int, gaps: Sequence[int]) -> int:
-    """Return the item index of one record; see :func:`source_indices`."""
-    before = [gap - k for k, gap in enumerate(gaps)]
-    return record + bisect_right(before, record)
-
-
-def item_index(shard: int, place: int, num_shards: int, gaps: Sequence[int] = ()) -> int:
-    """Return the item whose record stands at a place of a shard: the inverse of `position`."""
-    local = [gap // num_shards for gap in gaps if gap % num_shards == shard]
-    return shard + num_shards * source_index(place, local)
+    def item_index(self, shard: int, place: int) -> int:
+        """Return the item whose record stands at a place of a shard: the inverse of `position`."""
+        mine = slice(self._starts[shard], self._starts[shard + 1])
+        turn = place + int(np.searchsorted(self._turns_before[mine], place, side="right"))
+        return shard + self._num_shards * turn
 
 
 def gaps_per_shard(gaps: Iterable[int], num_shards: int) -> list[int]:

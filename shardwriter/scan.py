@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwriter.compression import Compression, OpenStream, open_stream
 from shardwriter.crc32c import extend_crc32c
-from shardwriter.errors import StorageError
+from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import ByteStream, Check, Defect, read_frames
 
 MAX_DEFECTS: Final = 1000  # kept of one file; all are counted
@@ -134,18 +134,15 @@ def scan_file(
         StorageError: The file can not be opened or read.
     """
     scan = FileScan(path)
-    try:
-        with open_stream(path) as stream:
-            scan.file_bytes = os.stat(path).st_size
-            scan.compression = stream.compression
-            proven = _ProvenStream(stream, progress)
-            for batch in _batches(proven, check, scan):
-                scan.sizes.add(batch)
-            if not any(defect.kind in _STOPS for defect in scan.defects):
-                scan.crc32c = proven.crc32c
-            _check_name(scan, stream)
-    except OSError as error:
-        raise StorageError(f"can not be read: {error.strerror}", path=path) from error
+    with storage_errors(path), open_stream(path) as stream:
+        scan.file_bytes = os.stat(path).st_size
+        scan.compression = stream.compression
+        proven = _ProvenStream(stream, progress)
+        for batch in _batches(proven, check, scan):
+            scan.sizes.add(batch)
+        if not any(defect.kind in _STOPS for defect in scan.defects):
+            scan.crc32c = proven.crc32c
+        _check_name(scan, stream)
     return scan
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import resource
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
-from shardwriter.errors import CorruptFile, WireError
+from shardwriter.compression import open_stream
+from shardwriter.errors import CorruptFile, ManifestError, StorageError, WireError
 from shardwriter.example import decode_example, payload_kind
 from shardwriter.index import Index
-from shardwriter.layout import position, source_index
+from shardwriter.indexing import open_index
+from shardwriter.layout import Gaps
 from shardwriter.locate import ShardSet, find_one
-from shardwriter.tfrecord import FRAME_BYTES, read_frames, read_records
+from shardwriter.manifest import Manifest
+from shardwriter.storage.local import storage_errors
+from shardwriter.tfrecord import FRAME_BYTES, ByteStream, read_frames
+
+_MAX_OPEN: Final = 512
+_READ_BYTES: Final = 1 << 16  # of each open shard
 
 
 @dataclass(frozen=True)
@@ -37,81 +47,230 @@ class ShownRecord:
     features: dict[str, Any]
 
 
-def read_some(path: str, start: int = 0, count: int = 1) -> Iterator[ShownRecord]:
+class _Raw(NamedTuple):
+    number: int
+    place: int
+    path: str
+    payload: bytes
+
+
+def read_some(
+    path: str, start: int = 0, count: int = 1, *, notify: Callable[[str], None] | None = None
+) -> Iterator[ShownRecord]:
     """Yield records ``start`` to ``start + count`` of a dataset or file, decoded.
 
-    A dataset of ours is read through its index; other sets are read from their beginning, one
-    record of each shard in turn.
+    A dataset of ours is read through its index; without one that can be used, and for sets of
+    others, shards are read from their beginning, one record of each in turn.
+
+    Args:
+        path: What means one shard set; see :func:`shardwriter.locate.find_shard_sets`.
+        start: The first record, counted from 0 in reading order.
+        count: How many.
+        notify: Told what is worth knowing, a line at a time.
 
     Raises:
+        OptionError: The path names nothing, or several datasets.
         CorruptFile: A record on the way is damaged.
+        StorageError: A shard can not be read.
     """
-    shard_set = find_one(path)
-    for index, place, shard_path, payload in _select(shard_set, start, count):
-        kind = payload_kind(payload)
+    for raw in _select(find_one(path), start, count, notify or _ignore):
+        kind = payload_kind(raw.payload)
         features: dict[str, Any] = {}
         if kind == "Example":
             try:
-                features = decode_example(payload)
+                features = decode_example(raw.payload)
             except WireError:
                 kind = "other"
-        yield ShownRecord(index, shard_path, place, len(payload), kind, features)
+        yield ShownRecord(raw.number, raw.path, raw.place, len(raw.payload), kind, features)
 
 
-def _select(shard_set: ShardSet, start: int, count: int) -> Iterator[tuple[int, int, str, bytes]]:
+def _ignore(_line: str) -> None:
+    return
+
+
+def _select(
+    shard_set: ShardSet, start: int, count: int, notify: Callable[[str], None]
+) -> Iterator[_Raw]:
     manifest = shard_set.manifest
-    paths = dict(shard_set.shards)
-    if manifest is not None and not shard_set.missing:
-        index_path = os.path.join(shard_set.directory, manifest.index.file)
-        if os.path.exists(index_path):
-            index = Index(index_path)
-            for record in range(start, min(start + count, manifest.num_records)):
-                item = source_index(record, manifest.gaps)
-                shard = item % manifest.num_shards
-                place = position(item, manifest.num_shards, manifest.gaps)
-                payload = read_one(paths[shard], *index.frame_span(shard, place))
-                yield record, place, paths[shard], payload
-            return
-    for record, (place, shard_path, payload) in enumerate(_in_turn(shard_set, start + count)):
-        if record >= start + count:
-            return
-        if record >= start:
-            yield record, place, shard_path, payload
+    if manifest is None or not shard_set.is_complete:
+        with closing(_in_turn(shard_set, start)) as raws:
+            yield from islice(raws, count)
+        return
+    index: Index | None = None
+    try:
+        index = open_index(shard_set.directory, manifest)
+    except (ManifestError, StorageError) as error:
+        notify(
+            f"the index can not be used ({error.message}), so the shards are read from their "
+            "beginning; `shardwriter index` makes it anew"
+        )
+    yield from _by_law(shard_set, manifest, index, range(start, start + count))
 
 
-def read_one(path: str, begin: int, end: int) -> bytes:
-    """Read and prove the one frame at [begin, end) of a plain shard.
+def _by_law(
+    shard_set: ShardSet, manifest: Manifest, index: Index | None, wanted: range
+) -> Iterator[_Raw]:
+    """Yield records from where the law has put them."""
+    gaps = Gaps(manifest.gaps, manifest.num_shards)
+    with closing(_Readers()) as readers:
+        cursors = [_Cursor(path, readers) for _, path in shard_set.shards]
+        for record in wanted[: max(0, manifest.num_records - wanted.start)]:
+            item = gaps.source_index(record)
+            shard, place = item % manifest.num_shards, gaps.position(item)
+            path = cursors[shard].path
+            if index is not None:
+                payload = read_one(path, place, *index.frame_span(shard, place))
+            else:
+                payload = cursors[shard].at(place)
+            yield _Raw(record, place, path, payload)
+
+
+def read_one(path: str, place: int, begin: int, end: int) -> bytes:
+    """Read and prove record ``place`` of a plain shard: the one frame at [begin, end).
 
     Raises:
         CorruptFile: There is no whole record of that length.
+        StorageError: The shard can not be read.
     """
-    with open(path, "rb") as file:
+    with storage_errors(path), open(path, "rb") as file:
         file.seek(begin)
-        piece = BytesIO(file.read(end - begin))
-    payloads = list(read_frames(piece, path=path))
+        piece = file.read(end - begin)
+    try:
+        payloads = list(read_frames(BytesIO(piece), path=path))
+    except CorruptFile as error:
+        error.record_index, error.offset = place, begin
+        raise
     if len(payloads) != 1 or len(payloads[0]) + FRAME_BYTES != end - begin:
         raise CorruptFile(
-            "the index does not fit this shard",
+            "the record here is not that of the index",
             kind="index",
             path=path,
+            record_index=place,
             offset=begin,
-            hint="`shardwriter index` makes it anew",
+            hint="`shardwriter verify` says what is wrong with the shard",
         )
     return payloads[0]
 
 
-def _in_turn(shard_set: ShardSet, num_records: int) -> Iterator[tuple[int, str, bytes]]:
-    """Yield one record of each shard in turn; opens no more shards than it may need."""
-    empty = [path for _, path in shard_set.shards if not os.path.getsize(path)]
-    full = [path for _, path in shard_set.shards if path not in empty][:num_records]
-    readers = [(path, iter(read_records(path))) for path in full]
-    place = 0
-    while readers:
-        going_on = []
-        for path, reader in readers:
-            payload = next(reader, None)
-            if payload is not None:
-                yield place, path, payload
-                going_on.append((path, reader))
-        readers = going_on
-        place += 1
+def _in_turn(shard_set: ShardSet, start: int) -> Generator[_Raw, None, None]:
+    """Yield one record of each shard in turn, from record ``start`` on; shards may be uneven."""
+    with closing(_Readers()) as readers:
+        live = [_Cursor(path, readers) for _, path in shard_set.shards]
+        passed = 0
+        # Whole rounds in front of `start` are taken shard by shard: each is opened once for them.
+        while live and (rounds := (start - passed) // len(live)):
+            taken = [(cursor, cursor.skip(rounds)) for cursor in live]
+            passed += sum(records for _, records in taken)
+            live = [cursor for cursor, records in taken if records == rounds]
+        while live:
+            going_on = []
+            for cursor in live:
+                place = cursor.place
+                payload = cursor.next()
+                if payload is None:
+                    continue
+                going_on.append(cursor)
+                if passed >= start:
+                    yield _Raw(passed, place, cursor.path, payload)
+                passed += 1
+            live = going_on
+
+
+class _Readers:
+    """Keeps no more shards open than the process may have; the one used longest ago is closed."""
+
+    def __init__(self) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_open = _MAX_OPEN
+        if soft != resource.RLIM_INFINITY:
+            self._max_open = max(1, min(_MAX_OPEN, soft // 2))
+        self._open: OrderedDict[str, Generator[bytes, None, None]] = OrderedDict()
+
+    def of(self, cursor: _Cursor) -> Generator[bytes, None, None]:
+        """Return the open reader of a shard, opened again where it was closed."""
+        reader = self._open.get(cursor.path)
+        if reader is not None:
+            self._open.move_to_end(cursor.path)
+            return reader
+        while len(self._open) >= self._max_open:
+            self._open.popitem(last=False)[1].close()
+        reader = self._open[cursor.path] = cursor.records()
+        return reader
+
+    def close(self) -> None:
+        """Close all of them."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+class _Cursor:
+    """A place in a shard that is read from its beginning; the file may be closed in between.
+
+    Attributes:
+        path: The shard.
+        place: Records in front of the next one.
+    """
+
+    def __init__(self, path: str, readers: _Readers) -> None:
+        self.path = path
+        self.place = 0
+        self._offset = 0  # of the next frame
+        self._plain = False  # until it was opened
+        self._readers = readers
+
+    def next(self) -> bytes | None:
+        """Return the next record; None at the end."""
+        with storage_errors(self.path):
+            payload = next(self._readers.of(self), None)
+        if payload is not None:
+            self.place += 1
+            self._offset += len(payload) + FRAME_BYTES
+        return payload
+
+    def skip(self, count: int) -> int:
+        """Go past up to ``count`` records and return how many there were."""
+        before = self.place
+        while self.place - before < count and self.next() is not None:
+            pass
+        return self.place - before
+
+    def at(self, place: int) -> bytes:
+        """Return the record at a place that was not passed yet."""
+        self.skip(place - self.place)
+        payload = self.next()
+        if payload is None:
+            raise CorruptFile(
+                f"there are {self.place:,} records, and the manifest says more",
+                kind="record-count",
+                path=self.path,
+                hint="`shardwriter verify` says what is wrong with the shard",
+            )
+        return payload
+
+    def records(self) -> Generator[bytes, None, None]:
+        """Open the shard where this stands; only plain shards can be entered in the middle."""
+        if not self._plain:
+            with open_stream(self.path) as stream:
+                self._plain = stream.compression == "none"
+                frames = read_frames(_Sips(stream), path=self.path)
+                yield from islice(frames, self.place, None)
+            return
+        place, offset = self.place, self._offset
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(offset)
+            try:
+                yield from read_frames(_Sips(file), path=self.path)
+            except CorruptFile as error:
+                error.record_index = place + (error.record_index or 0)
+                error.offset = offset + (error.offset or 0)
+                raise
+
+
+class _Sips:
+    """A stream that is read in small pieces, as there may be many and few records are wanted."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    def read(self, size: int, /) -> bytes:
+        return self._stream.read(min(size, _READ_BYTES))

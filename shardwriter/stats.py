@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shardwriter.layout import item_index, law_breach
+from shardwriter.layout import Gaps, law_breach
 from shardwriter.locate import ShardSet, find_shard_sets
-from shardwriter.manifest import Manifest
+from shardwriter.manifest import Manifest, SealedShard
 from shardwriter.naming import ShardPattern
 from shardwriter.scan import FileScan, RecordSizes, scan_file
+from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import Check
 
 SCHEMA: Final = "shardwriter.stats/1"
@@ -209,13 +210,14 @@ def stats(
         progress: Called with (bytes of files read, bytes of all files).
 
     Raises:
-        SourceError: Nothing is there.
+        OptionError: A path names nothing.
+        SourceError: There are no shards where a path leads.
         StorageError: A file can not be read.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = [os.fspath(paths)]
     sets = find_shard_sets(list(paths))
-    total_bytes = sum(os.path.getsize(path) for found in sets for _, path in found.shards)
+    total_bytes = sum(_file_bytes(path) for found in sets for _, path in found.shards)
     done_bytes = 0
 
     def tell(file_bytes: int) -> None:
@@ -224,11 +226,12 @@ def stats(
 
     reports = []
     for shard_set in sets:
-        report = SetReport(shard_set)
+        report = SetReport(shard_set, notes=list(shard_set.notes))
+        gaps = _gaps(shard_set)
         for shard, path in shard_set.shards:
             scan = scan_file(path, check=check, progress=None if progress is None else tell)
             report.scans.append((shard, scan))
-            _take_defects(report, shard, scan)
+            _take_defects(report, gaps, shard, scan)
             done_bytes += scan.file_bytes
         _judge_set(report)
         if shard_set.manifest is not None:
@@ -239,14 +242,24 @@ def stats(
     return Report(reports, check)
 
 
-def _take_defects(report: SetReport, shard: int, scan: FileScan) -> None:
-    shard_set = report.shard_set
-    gaps = () if shard_set.manifest is None else shard_set.manifest.gaps
+def _file_bytes(path: str) -> int:
+    with storage_errors(path):
+        return os.path.getsize(path)
+
+
+def _gaps(shard_set: ShardSet) -> Gaps | None:
+    """Return what tells a record's item; None where no name tells the number of shards."""
+    if shard_set.pattern is None:
+        return None
+    gaps = [] if shard_set.manifest is None else shard_set.manifest.gaps
+    return Gaps(gaps, shard_set.pattern.num_shards)
+
+
+def _take_defects(report: SetReport, gaps: Gaps | None, shard: int, scan: FileScan) -> None:
     for defect in scan.defects:
         place: int | None = None
-        if shard_set.pattern is not None and defect.num_records:
-            num_shards = shard_set.pattern.num_shards
-            place = item_index(shard, defect.record_index, num_shards, gaps)
+        if gaps is not None and defect.num_records:
+            place = gaps.item_index(shard, defect.record_index)
         report.findings.append(
             Finding(
                 defect.kind, scan.path, defect.detail, defect.record_index, place, defect.offset
@@ -286,24 +299,34 @@ def _hold_against_manifest(report: SetReport, manifest: Manifest) -> None:
         damaged = any(defect.num_records or defect.kind == "torn-tail" for defect in scan.defects)
         if damaged:
             continue  # said already, and more exactly
-        if scan.num_records != told.num_records:
-            report.note(
-                Finding(
-                    "record-count",
-                    scan.path,
-                    f"{scan.num_records:,} records, the manifest says {told.num_records:,}",
-                    min(scan.num_records, told.num_records),
-                )
-            )
-        elif scan.crc32c is not None and scan.crc32c != told.crc32c:
-            report.note(
-                Finding(
-                    "other-content",
-                    scan.path,
-                    f"whole records, but not those of the manifest: CRC {scan.crc32c:08x}, "
-                    f"should be {told.crc32c:08x}",
-                )
-            )
+        finding = _difference(scan, told, manifest.compression["type"])
+        if finding is not None:
+            report.note(finding)
+
+
+def _difference(scan: FileScan, told: SealedShard, compression: str) -> Finding | None:
+    """Name the first thing in which a file is not what the manifest says."""
+    if scan.num_records != told.num_records:
+        return Finding(
+            "record-count",
+            scan.path,
+            f"{scan.num_records:,} records, the manifest says {told.num_records:,}",
+            min(scan.num_records, told.num_records),
+        )
+    if scan.sizes.total != told.payload_bytes or scan.crc32c not in (None, told.crc32c):
+        found = "unknown" if scan.crc32c is None else f"{scan.crc32c:08x}"
+        detail = (
+            f"whole records, but not those of the manifest: {scan.sizes.total:,} bytes with CRC "
+            f"{found}, should be {told.payload_bytes:,} with {told.crc32c:08x}"
+        )
+        return Finding("other-content", scan.path, detail)
+    if scan.compression != compression:
+        detail = f"the right records, but compression is {scan.compression}, not {compression}"
+        return Finding("other-compression", scan.path, detail)
+    if scan.file_bytes != told.file_bytes:
+        detail = f"a file of {scan.file_bytes:,} bytes, the manifest says {told.file_bytes:,}"
+        return Finding("other-size", scan.path, detail)
+    return None
 
 
 def _hold_against_law(report: SetReport) -> None:

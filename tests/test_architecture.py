@@ -38,6 +38,7 @@ FLOORS = {
         "storage.local",
         "storage.tensorflow",
         "shard",
+        "journal",
         "rundir",
         "sources",
         "sources.csv",
@@ -45,6 +46,9 @@ FLOORS = {
         "sources.csv_file",
         "sources.find",
         "sources.image_folder",
+        "sources.jsonl",
+        "sources.jsonl_file",
+        "sources.jsonl_values",
         "sources.positions",
         "sources.python",
         "sources.row_table",
@@ -59,6 +63,7 @@ FLOORS = {
         "push",
         "scan",
         "locate",
+        "indexing",
         "stats",
         "verify",
         "show",
@@ -225,7 +230,7 @@ def test_functions_stay_functions_when_the_modules_of_their_names_are_imported()
     code = (
         "import shardwriter.write, shardwriter.stats, shardwriter.verify\n"
         "assert all(map(callable, [shardwriter.write, shardwriter.stats, shardwriter.verify]))\n"
-        "from shardwriter.write import write_source\n"
+        "from shardwriter.write import write_dataset\n"
         "assert callable(shardwriter.write)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -82,10 +82,10 @@ def test_a_dry_run_writes_nothing(table: Path, tmp_path: Path) -> None:
         (["write", "table.csv", "t@2", "--format", "nope"], 2, ["nope"]),
         (["write", "table.csv", "t@2.gz"], 2, ["plain"]),
         (["write", "table.csv", "table.csv/t@2"], 3, ["table.csv", "not a directory"]),
-        (["stats", "missing"], 1, ["missing"]),
-        (["verify", "missing"], 1, ["missing"]),
+        (["stats", "missing"], 2, ["missing"]),
+        (["verify", "missing"], 2, ["missing"]),
         (["show", "wide.csv"], 1, ["length CRC"]),
-        (["index", "missing"], 1, ["missing"]),
+        (["index", "missing"], 2, ["missing"]),
         (["nonsense"], 2, ["nonsense"]),
     ],
 )

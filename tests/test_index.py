@@ -62,8 +62,12 @@ def test_an_index_is_read_back(opened):
     assert [index.ends(s).tolist() for s in range(3)] == ENDS
     assert [index.frame_span(0, k) for k in range(3)] == [(0, 17), (17, 40), (40, 60)]
     assert index.frame_span(2, 0) == (0, 33)
-    with pytest.raises(IndexError):
-        index.frame_span(1, 0)
+
+
+@pytest.mark.parametrize(("shard", "place"), [(1, 0), (0, 3), (0, -1), (3, 0), (-1, 0), (9, 9)])
+def test_a_record_that_is_not_in_it_is_an_error_of_the_index(opened, shard, place):
+    with pytest.raises(ManifestError, match=r"no (shard|record)"):
+        opened(build()).frame_span(shard, place)
 
 
 def test_an_index_of_nothing(opened):

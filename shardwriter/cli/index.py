@@ -24,7 +24,7 @@ def index(
     Example: [bold]shardwriter index out/train --idx[/bold]
     """
     with reported(verbose=verbose):
-        from shardwriter.verify import make_index
+        from shardwriter.indexing import make_index
 
         result = make_index(path, dali=idx)
         if json:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import reported
+from shardwriter.cli.common import hint, reported
 
 
 def show(
@@ -27,7 +27,7 @@ def show(
         from shardwriter.show import read_some
 
         found = False
-        for record in read_some(path, start, count):
+        for record in read_some(path, start, count, notify=hint):
             found = True
             if json:
                 import json as json_module
