@@ -295,6 +295,16 @@ def test_whole_numbers_written_as_floats_keep_every_digit_and_are_told(table):
     assert fixed.notes == []
 
 
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [(["1", "007"], True), (["-01"], True), (["0", "10", "-0"], False), (["007", "x"], False)],
+)
+def test_codes_with_leading_zeros_are_told(table, cells, told):
+    assert any("leading zeros" in note for note in table(column(*cells)).notes) == told
+    as_text = {"x": FeatureType("bytes", "string")}
+    assert table(column(*cells), schema=as_text).notes == []
+
+
 def test_int64_keeps_every_digit(table):
     source = table(column("9223372036854775807", "9007199254740993"))
     assert [row["x"] for row in rows_of(source)] == [2**63 - 1, 2**53 + 1]

@@ -14,6 +14,7 @@ The types form a chain, and a column has the highest that one of its cells needs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -38,6 +39,9 @@ TYPES: Final = {
 """The feature type of each kind of column."""
 
 
+_LEADING_ZERO: Final = re.compile(r"\n[+-]?0\d")
+
+
 class ColumnTyping:
     """The kinds of the columns so far, over all rows of all files.
 
@@ -60,6 +64,7 @@ class ColumnTyping:
             )
         self._header = header
         self._fixed = {name: t.kind for name, t in fixed.items() if t.kind is not None}
+        self._coded: list[int] = []  # columns with a 007 among their whole numbers
         self._whole: list[str] = []  # columns that became int64 although floats stand in them
         self._kinds: list[str] = [""] * len(header)  # "" while every cell was empty
         self._too_big: dict[tuple[int, str], SourceError] = {}  # (column, kind) -> the first
@@ -83,6 +88,8 @@ class ColumnTyping:
                 if max(integers) > INT64_MAX or min(integers) < INT64_MIN:
                     self._note(number, "int64", cells, before, path)
                     self._note(number, "float", cells, before, path)  # if it comes to that
+                if number not in self._coded and _LEADING_ZERO.search("\n".join(("", *values))):
+                    self._coded.append(number)
                 return kind or "int64"
         numbers = _parse_all(float, values)
         if numbers is None:
@@ -139,12 +146,23 @@ class ColumnTyping:
     @property
     def notes(self) -> list[str]:
         """What a person should know of the types that :meth:`finish` returned."""
-        if not self._whole:
-            return []
-        return [
-            f"whole numbers written as 7.0 are taken as int64: {', '.join(self._whole)} "
-            f"(--schema {self._whole[0]}=float makes them floats)"
+        notes = []
+        if self._whole:
+            notes.append(
+                f"whole numbers written as 7.0 are taken as int64: {', '.join(self._whole)} "
+                f"(--schema {self._whole[0]}=float makes them floats)"
+            )
+        coded = [
+            self._header[number]
+            for number in self._coded
+            if self._kinds[number] != "bytes" and self._header[number] not in self._fixed
         ]
+        if coded:
+            notes.append(
+                f"numbers with leading zeros lose them: {', '.join(coded)} "
+                f"(--schema {coded[0]}=string keeps codes such as 007 as they are)"
+            )
+        return notes
 
 
 def _is_too_big(cell: str, kind: str) -> bool:
