@@ -33,7 +33,7 @@ from shardwriter.naming import Output, parse_output
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.rundir import RunDirectory, taken_by
 from shardwriter.schema import FeatureType
-from shardwriter.sources import Source
+from shardwriter.sources import RecordSource, Source
 from shardwriter.sources.find import open_source
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.tensorflow import require_tensorflow
@@ -68,7 +68,7 @@ def write(
             to values, or the bytes of a finished record.
         out: ``dir/name@16``, or ``dir/name`` to have N chosen.
         num_shards: N, where ``out`` does not say it.
-        format: ``image-folder``, ``csv``, ``python``, or ``auto``.
+        format: ``image-folder``, ``csv``, ``jsonl``, ``tfrecord``, ``python``, or ``auto``.
         map: Applied to every item's features; returns features, or SKIP.
         limit: Only the first so many items.
         shuffle_seed: Write in the order of a permutation of this seed.
@@ -118,7 +118,7 @@ def write_dataset(
         source = open_source()
         for note in source.notes:
             notify(note)
-        check(source, options)
+        check(source, options, output)
         n = choose_num_shards(source, options, output)
         job = Job(source, options, output.pattern(n))
         run.begin(run_facts(job))
@@ -145,7 +145,7 @@ def plan(source: Source, output: Output, options: DatasetOptions) -> dict[str, A
         DataError: A sampled item can not be encoded.
     """
     check_output_fits(output)
-    check(source, options)
+    check(source, options, output)
     num_items = count_items(source, options)
     n = choose_num_shards(source, options, output)
     seen = sample(source, options)
@@ -163,25 +163,42 @@ def plan(source: Source, output: Output, options: DatasetOptions) -> dict[str, A
     }
 
 
-def check(source: Source, options: DatasetOptions) -> None:
+def check(source: Source, options: DatasetOptions, output: Output) -> None:
     """Refuse early what can not work.
 
     Raises:
         OptionError: Says what.
     """
     check_shuffle(source, options)
-    if options.label and source.plan and not options.map and options.label not in source.plan:
+    if isinstance(source, RecordSource):
+        _check_copy(source, options, output)
+    plan = {} if options.map else source.plan
+    if options.label and plan and options.label not in plan:
         raise OptionError(
             f"--label {options.label}: there is no such feature",
-            hint=f"the features are {', '.join(sorted(source.plan))}",
+            hint=f"the features are {', '.join(sorted(plan))}",
         )
     for name, wanted in options.schema.items():
-        planned = None if options.map else source.plan.get(name)
+        planned = plan.get(name)
         if planned is not None and planned.kind not in (None, wanted.kind):
             raise OptionError(
                 f"the schema says {wanted.kind} for {name!r}, and a source of kind {source.kind} "
                 f"gives {planned.kind}",
                 hint="a map can change it",
+            )
+
+
+def _check_copy(source: RecordSource, options: DatasetOptions, output: Output) -> None:
+    if source.reads(output.directory, output.name):
+        raise OptionError(
+            f"the output {output.name!r} is the dataset that is read",
+            hint="write under another name, or into another folder",
+        )
+    for option, value in (("--label", options.label), ("--schema", options.schema)):
+        if value and options.map is None:
+            raise OptionError(
+                f"{option}: finished records are copied, and nothing looks into them",
+                hint="a map has them decoded; one that returns what it is given is enough",
             )
 
 

@@ -32,7 +32,7 @@ FLOORS = {
         "canonical",
         "images",
     ],
-    2: ["naming", "layout", "permutation", "options", "schema", "manifest", "index"],
+    2: ["callables", "naming", "layout", "permutation", "options", "schema", "manifest", "index"],
     3: [
         "storage",
         "storage.local",
@@ -40,6 +40,7 @@ FLOORS = {
         "shard",
         "journal",
         "rundir",
+        "locate",
         "sources",
         "sources.csv",
         "sources.csv_cells",
@@ -52,6 +53,7 @@ FLOORS = {
         "sources.positions",
         "sources.python",
         "sources.row_table",
+        "sources.tfrecord",
     ],
     4: [
         "labels",
@@ -62,7 +64,6 @@ FLOORS = {
         "write",
         "push",
         "scan",
-        "locate",
         "indexing",
         "stats",
         "verify",

@@ -12,10 +12,12 @@ import pytest
 
 from shardwriter.errors import OptionError, SourceError
 from shardwriter.sources.find import FORMATS, open_source
-from shardwriter.tfrecord import TFRecordWriter
+from shardwriter.tfrecord import frame
 
 GIF = b"GIF89a\x07\0\x05\0\0\0\0;"
 TABLE = b"a,b\n1,x\n2,y\n"
+ROWS = b'{"a": 1, "b": "x, y"}\n{"a": 2, "b": "z"}\n'
+RECORDS = frame(b"x") + frame(b"") + frame(b"yy" * 5000)
 
 
 def write(path, data):
@@ -46,6 +48,26 @@ def write(path, data):
         ({"p/1.gif": GIF}, "p", "image-folder", 1),
         ({"p/c/deep/er/1.gif": GIF}, "p", "image-folder", 1),
         ({"t.csv": TABLE}, Path("t.csv"), "csv", 2),
+        ({"x.jsonl": ROWS}, "x.jsonl", "jsonl", 2),
+        ({"x.NDJSON": b"\xef\xbb\xbf" + ROWS}, "x.NDJSON", "jsonl", 2),
+        ({"x.jsonl.gz": gzip.compress(ROWS)}, "x.jsonl.gz", "jsonl", 2),
+        ({"x.json": ROWS}, "x.json", "jsonl", 2),
+        ({"rows": b"\n" + ROWS}, "rows", "jsonl", 2),
+        ({"x.txt": b'{"a": "%s"}\n' % (b"x" * 70_000)}, "x.txt", "jsonl", 1),
+        ({"d/1.jsonl": ROWS, "d/2.ndjson": ROWS, "d/meta.json": b"[]"}, "d", "jsonl", 4),
+        ({"d/1.json": ROWS, "d/2.json.gz": gzip.compress(ROWS)}, "d", "jsonl", 4),
+        ({"d/1.csv": TABLE, "d/meta.json": b"{}"}, "d", "csv", 2),
+        ({"d/1.jsonl": ROWS, "d/2.jsonl": ROWS}, "d/*.jsonl", "jsonl", 4),
+        ({"d/1.json": ROWS, "d/2.json": ROWS}, "d/*.json", "jsonl", 4),
+        ({"x.tfrecord": RECORDS}, "x.tfrecord", "tfrecord", 3),
+        ({"x.tfrecord": b""}, "x.tfrecord", "tfrecord", 0),
+        ({"x.gz": gzip.compress(RECORDS)}, "x.gz", "tfrecord", None),
+        ({"d/x.tfrecord": RECORDS, "d/y.tfrecord": RECORDS}, "d", "tfrecord", 6),
+        ({f"d/t-0000{i}-of-00002": RECORDS for i in range(2)}, "d/t-*", "tfrecord", 6),
+        ({f"d/t.record-0000{i}-of-00002": RECORDS for i in range(2)}, "d", "tfrecord", 6),
+        ({f"d/t.record-0000{i}-of-00002": RECORDS for i in range(2)}, "d/t", "tfrecord", 6),
+        ({f"d/t.record-0000{i}-of-00002": RECORDS for i in range(2)}, "d/t@2", "tfrecord", 6),
+        ({f"d/t.record-0000{i}-of-00002": RECORDS for i in range(2)}, "d/t@*", "tfrecord", 6),
     ],
 )
 def test_the_format_is_found_by_looking(tmp_path, monkeypatch, files, data, kind, num_items):
@@ -70,7 +92,14 @@ def test_the_format_is_found_by_looking(tmp_path, monkeypatch, files, data, kind
         ({"x.gif": GIF}, "x.gif", "one image"),
         ({"x.csv": GIF}, "x.csv", "one image"),
         ({"x.txt": b"hello\nworld\n"}, "x.txt", "not known by looking"),
-        ({"x.json": b'{"a": 1, "b": 2}\n'}, "x.json", "not known by looking"),
+        ({"x.json": b'{\n "a": 1}\n'}, "x.json", "not one object a line"),
+        ({"x.json": b'[{"a": 1}]\n'}, "x.json", "not one object a line"),
+        ({"x.json": b"[" + b" " * 70_000}, "x.json", "not one object a line"),
+        ({"x.txt": b"{a, b}\n"}, "x.txt", "not known by looking"),
+        ({"d/x.json": b"[1]"}, "d", "not one object a line"),
+        ({"d/x.csv": TABLE, "d/x.jsonl": ROWS}, "d", "several formats: csv, jsonl"),
+        ({"d/x.csv": TABLE, "d/x.tfrecord": RECORDS}, "d", "several formats: csv, tfrecord"),
+        ({"train.tfrecord-00000-of-00001": RECORDS}, "train@2", "no 2 shards"),
         ({"x.html": b"<a href='b'>,</a>"}, "x.html", "not known by looking"),
         ({"x.bin": bytes(100)}, "x.bin", "not known by looking"),
         ({"x.csv": "a,b\n".encode("utf-16")}, "x.csv", "not known by looking"),
@@ -84,17 +113,25 @@ def test_what_is_not_there_or_not_known_is_said(tmp_path, monkeypatch, files, da
         write(name, content)
     with pytest.raises(SourceError, match=words) as caught:
         open_source(data)
-    assert caught.value.path == data
+    assert Path(caught.value.path) in (Path(data), *map(Path, files), Path("."))
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zlib.compress])
-def test_records_are_told_from_tables(tmp_path, pack):
+@pytest.mark.parametrize("name", ["x.tfrecord", "x.bin", "x.csv"])
+def test_records_are_told_from_tables_by_content(tmp_path, pack, name):
+    path = tmp_path / name
+    path.write_bytes(pack(frame(b"a,b,c")))
+    source = open_source(str(path))
+    assert source.kind == "tfrecord"
+    assert [source.load(item) for item in source.items()] == [b"a,b,c"]
+
+
+def test_a_damaged_record_file_is_told_by_its_name(tmp_path):
     path = tmp_path / "x.tfrecord"
-    with TFRecordWriter(str(path)) as writer:
-        writer.write(b"a,b,c")
-    path.write_bytes(pack(path.read_bytes()))
-    with pytest.raises(SourceError, match="TFRecord file already"):
+    path.write_bytes(b"\2" + frame(b"a")[1:])
+    with pytest.raises(SourceError, match="length CRC") as caught:
         open_source(str(path))
+    assert (caught.value.record_index, caught.value.offset) == (0, 0)
 
 
 def test_a_badly_named_image_is_told_and_not_the_folder(tmp_path):
@@ -113,6 +150,13 @@ def test_a_badly_named_image_is_told_and_not_the_folder(tmp_path):
         ("none", "image-folder", "no such file"),
         ("none", "csv", "no such file"),
         ("d", "csv", "no .csv or .tsv file"),
+        ("none", "jsonl", "no such file"),
+        ("d", "jsonl", "no .jsonl, .ndjson or .json file"),
+        ("d/*", "jsonl", "no file matches"),
+        ("t.csv", "jsonl", "not JSON"),
+        ("d", "tfrecord", "no TFRecord shards"),
+        ("t.csv", "tfrecord", "is this a TFRecord file"),
+        ("-", "tfrecord", "not from standard input"),
         ("d", "image-folder", "no image files"),
         ("d/*", "csv", "no file matches"),
     ],

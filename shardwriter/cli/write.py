@@ -20,6 +20,8 @@ class _Format(str, Enum):
     auto = "auto"
     image_folder = "image-folder"
     csv = "csv"
+    jsonl = "jsonl"
+    tfrecord = "tfrecord"
     python = "python"
 
 
@@ -34,7 +36,8 @@ class _Backend(str, Enum):
 
 def write(
     source: Annotated[
-        str, typer.Argument(help="A folder, a file, a glob of tables, '-', or module:callable.")
+        str,
+        typer.Argument(help="A folder, a file, a glob, a dataset's name, '-', or module:callable."),
     ],
     out: Annotated[str, typer.Argument(help="dir/train@16; without @16 a good N is chosen.")],
     shards: Annotated[
@@ -43,7 +46,10 @@ def write(
     ] = None,
     format: Annotated[
         _Format,
-        typer.Option(metavar="FORMAT", help="auto (by looking), image-folder, csv or python."),
+        typer.Option(
+            metavar="FORMAT",
+            help="auto (by looking), image-folder, csv, jsonl, tfrecord or python.",
+        ),
     ] = _Format.auto,
     map: Annotated[
         str | None,

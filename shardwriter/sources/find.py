@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shardwriter.callables import import_reference, is_reference
 from shardwriter.compression import OpenStream, open_stream
-from shardwriter.errors import CorruptFile, OptionError, SourceError
+from shardwriter.errors import CorruptFile, ManifestError, OptionError, SourceError
 from shardwriter.images import image_format
+from shardwriter.locate import find_shard_sets
+from shardwriter.naming import TFRECORD_PARTS, parse_shard_file
 from shardwriter.schema import FeatureType
 from shardwriter.sources import Source
 from shardwriter.sources import csv as csv_source
 from shardwriter.sources import image_folder as image_folder_source
+from shardwriter.sources import jsonl as jsonl_source
 from shardwriter.sources import python as python_source
+from shardwriter.sources import tfrecord as tfrecord_source
+from shardwriter.sources.positions import BOM
 from shardwriter.tfrecord import frame_header
 
-FORMATS: Final = (image_folder_source.KIND, csv_source.KIND, python_source.KIND)
+FORMATS: Final = (
+    image_folder_source.KIND,
+    csv_source.KIND,
+    jsonl_source.KIND,
+    tfrecord_source.KIND,
+    python_source.KIND,
+)
 """What ``--format`` knows, beside ``auto``."""
 
 _LOOK_BYTES: Final = 1 << 16
 _TABLE_ENDINGS: Final = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+_JSON_LINES_ENDINGS: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+_JSON_ENDINGS: Final = (".json", ".json.gz")
+_MANIFEST_ENDING: Final = ".manifest.json"
+_OURS: Final = (_MANIFEST_ENDING, ".errors.jsonl")  # JSON that lies beside shards
 
 
 def open_source(
@@ -64,7 +80,15 @@ def open_source(
                 path=data,
             )
         return image_folder_source.ImageFolder(data)
-    return csv_source.CsvTable(_table_files(data), schema)
+    if format == tfrecord_source.KIND:
+        if data == "-":
+            raise SourceError("records are read from files, and not from standard input")
+        return tfrecord_source.TFRecordFiles(data)
+    if format == jsonl_source.KIND:
+        return jsonl_source.JsonLines(
+            _files(data, _json_lines_in, ".jsonl, .ndjson or .json"), schema
+        )
+    return csv_source.CsvTable(_files(data, _tables_in, ".csv or .tsv"), schema)
 
 
 def _look(data: str) -> str:
@@ -78,25 +102,55 @@ def _look(data: str) -> str:
     if not os.path.exists(data):
         if is_reference(data):
             return python_source.KIND
-        if glob.has_magic(data) and _is_table_name(data):
-            return csv_source.KIND
+        if glob.has_magic(data):
+            if _is_table_name(data):
+                return csv_source.KIND
+            if _is_json_lines_name(data):
+                return jsonl_source.KIND
+            found = sorted(filter(os.path.isfile, glob.glob(data)))
+            if found:
+                return _look_into(next(filter(_is_record_name, found), found[0]))
+        if _is_dataset(data):
+            return tfrecord_source.KIND
         _must_exist(data)
     if os.path.isdir(data):
         if image_folder_source.has_images(data):
             return image_folder_source.KIND
-        if _tables_in(data):
-            return csv_source.KIND
-        raise SourceError(
-            "nothing in this folder is known",
-            path=data,
-            hint="looked for images, in class folders or directly, and for .csv and .tsv files",
-        )
+        return _look_into_folder(data)
     return _look_into(data)
+
+
+def _look_into_folder(path: str) -> str:
+    kinds = {
+        csv_source.KIND: bool(_tables_in(path)),
+        jsonl_source.KIND: any(map(_is_json_lines_name, _json_lines_in(path))),
+        tfrecord_source.KIND: _has_records(path),
+    }
+    found = [kind for kind, is_there in kinds.items() if is_there]
+    if len(found) > 1:
+        raise SourceError(
+            f"this folder holds files of several formats: {', '.join(found)}",
+            path=path,
+            hint=f"say which are meant: --format {' or '.join(found)}",
+        )
+    if found:
+        return found[0]
+    other_json = _json_lines_in(path)
+    if other_json:
+        return _look_into(other_json[0])
+    raise SourceError(
+        "nothing in this folder is known",
+        path=path,
+        hint="looked for images, in class folders or directly, and for .csv, .tsv, .jsonl, .ndjson "
+        "and TFRecord files",
+    )
 
 
 def _look_into(path: str) -> str:
     if not os.path.isfile(path):
-        return csv_source.KIND  # a pipe: it can be read once, and only a table is read from one
+        return csv_source.KIND  # a pipe: it can be read once, so it is not looked into
+    if path.endswith(_MANIFEST_ENDING):
+        return tfrecord_source.KIND
     try:
         with open_stream(path) as stream:
             head = _head(stream, path)
@@ -104,17 +158,21 @@ def _look_into(path: str) -> str:
         raise SourceError(f"can not be unpacked: {error.message}", path=path) from None
     except OSError as error:
         raise SourceError(f"can not be read: {error.strerror}", path=path) from error
+    if not head and _is_record_name(path):
+        return tfrecord_source.KIND
     if not head:
         raise SourceError("the file is empty", path=path)
     if len(head) >= 12 and head[:12] == frame_header(int.from_bytes(head[:8], "little")):
-        raise SourceError(
-            "this is a TFRecord file already", path=path, hint=f"look at it: shard-stats {path}"
-        )
+        return tfrecord_source.KIND
     # Every image has a NUL near its beginning; a table may begin with "BMI,age".
     if b"\0" in head and image_format(head[:16]):
         raise SourceError(
             "this is one image", path=path, hint="give the folder that holds the class folders"
         )
+    if b"\0" in head and _is_record_name(path):
+        return tfrecord_source.KIND  # a damaged one; reading it says how
+    if _is_json_lines(head, path):
+        return jsonl_source.KIND
     first_line = head.partition(b"\n")[0]
     text_like = b"\0" not in head and not head.lstrip().startswith((b"{", b"[", b"<"))
     if text_like and (_is_table_name(path) or any(c in first_line for c in b",\t;|")):
@@ -137,17 +195,76 @@ def _head(stream: OpenStream, path: str) -> bytes:
         return file.read(_LOOK_BYTES)
 
 
+def _is_json_lines(head: bytes, path: str) -> bool:
+    """Tell whether a file has a JSON object a line.
+
+    Raises:
+        SourceError: It is JSON, and another shape of it.
+    """
+    if b"\0" in head:
+        return False
+    if _is_json_lines_name(path):
+        return True
+    text = head.removeprefix(BOM).lstrip()
+    line, line_end, _ = text.partition(b"\n")
+    is_whole = bool(line_end) or len(head) < _LOOK_BYTES
+    try:
+        shape = type(json.loads(line)) if is_whole else None
+    except ValueError:
+        shape = None
+    if text.startswith(b"{") and (shape is dict or not is_whole):
+        return True
+    if path.lower().endswith(_JSON_ENDINGS) and text.startswith((b"{", b"[")):
+        program = "'.[]'" if text.startswith(b"[") else "."
+        raise SourceError(
+            "this is JSON, and not one object a line",
+            path=path,
+            hint=f"jq -c {program} {path} > rows.jsonl makes such lines",
+        )
+    return False
+
+
+def _is_json_lines_name(path: str) -> bool:
+    return path.lower().endswith(_JSON_LINES_ENDINGS)
+
+
+def _is_record_name(path: str) -> bool:
+    name = os.path.basename(path).lower()
+    return not TFRECORD_PARTS.isdisjoint(part.partition("-")[0] for part in name.split(".")[1:])
+
+
+def _is_dataset(path: str) -> bool:
+    try:
+        return bool(find_shard_sets([path]))
+    except OptionError:
+        return False
+
+
+def _has_records(directory: str) -> bool:
+    try:
+        return bool(find_shard_sets([directory]))
+    except (OptionError, SourceError):
+        return False
+    except ManifestError:
+        return any(map(parse_shard_file, os.listdir(directory)))
+
+
 def _is_table_name(path: str) -> bool:
     return path.lower().endswith(_TABLE_ENDINGS)
 
 
-def _table_files(data: str) -> list[str]:
+def _files(data: str, files_in: Callable[[str], list[str]], endings: str) -> list[str]:
+    """Return the files that a person means, in order.
+
+    Raises:
+        SourceError: There are none.
+    """
     if data == "-":
         return [data]
     if os.path.isdir(data):
-        found = _tables_in(data)
+        found = files_in(data)
         if not found:
-            raise SourceError("no .csv or .tsv file is in this folder", path=data)
+            raise SourceError(f"no {endings} file is in this folder", path=data)
         return found
     if not os.path.exists(data) and glob.has_magic(data):
         found = sorted(glob.glob(data))
@@ -159,11 +276,22 @@ def _table_files(data: str) -> list[str]:
 
 
 def _tables_in(directory: str) -> list[str]:
+    return _named_in(directory, _TABLE_ENDINGS)
+
+
+def _json_lines_in(directory: str) -> list[str]:
+    """Return the files whose names say so; where there are none, those that may be."""
+    return _named_in(directory, _JSON_LINES_ENDINGS) or _named_in(directory, _JSON_ENDINGS)
+
+
+def _named_in(directory: str, endings: tuple[str, ...]) -> list[str]:
     with os.scandir(directory) as entries:
         return sorted(
             entry.path
             for entry in entries
-            if _is_table_name(entry.name) and not entry.name.startswith(".")
+            if entry.name.lower().endswith(endings)
+            and not entry.name.startswith(".")
+            and not entry.name.endswith(_OURS)
         )
 
 
@@ -172,5 +300,5 @@ def _must_exist(path: str) -> None:
         raise SourceError(
             "there is no such file or folder",
             path=path,
-            hint="SOURCE is a path, a glob of tables, or module:callable",
+            hint="SOURCE is a path, a glob of files, a dataset's name, or module:callable",
         )

@@ -206,9 +206,9 @@ def runs(items: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def file_changed(path: str) -> SourceError:
-    """Return the error for a file that is not what it was when its rows were counted."""
+    """Return the error for a file that is not what it was when it was read first."""
     return SourceError(
-        "the file has changed since its rows were counted",
+        "the file has changed since it was read first",
         path=path,
         hint="write the dataset again when nothing writes to the source",
     )

@@ -1,0 +1,422 @@
+"""``tfrecord``: records of TFRecord files; they are copied byte for byte.
+
+A dataset of ours is read in reading order, which is the order in which its items came: record r of
+the copy is record r of the dataset. Other files are read one after the other: sets of shards in the
+order of their shards, loose files by name. What the files are compressed with is found by content.
+
+Of plain files a first pass over the frames' headers finds where every record begins, so that any of
+them is at hand. A compressed file can only be read through. Every CRC is checked in both cases.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import weakref
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardwriter.compression import OpenStream, open_stream
+from shardwriter.crc32c import extend_crc32c, masked_crc32c
+from shardwriter.errors import CorruptFile, SourceError
+from shardwriter.example import UNSET, decode_example, payload_kind
+from shardwriter.locate import ShardSet, find_shard_sets
+from shardwriter.manifest import Manifest
+from shardwriter.naming import parse_shard_file
+from shardwriter.schema import FeatureSummary, FeatureType
+from shardwriter.sources.positions import InputFile, OffsetTable, OpenFiles, file_changed
+from shardwriter.tfrecord import (
+    FOOTER_BYTES,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    frame_header,
+    read_frames,
+)
+
+KIND: Final = "tfrecord"
+
+_MAX_OPEN_FILES: Final = 128
+_WINDOW_BYTES: Final = 1 << 14  # read at a time to find headers
+_BATCH: Final = 1 << 16
+_HEADER_CACHE_SIZE: Final = 1 << 14
+_STREAM_BYTES: Final = 64 << 20  # read ahead of all compressed files together
+_HINT: Final = "`shard-stats` lists all that is wrong with the file"
+_U32: Final = struct.Struct("<I")
+
+
+class StreamedRecord(NamedTuple):
+    """The descriptor of a record of a compressed file: the record itself, with its place."""
+
+    file: int
+    place: int
+    payload: bytes
+
+
+class RecordFile(InputFile):
+    """One plain TFRecord file, read by position.
+
+    Attributes:
+        num_records: Its records, once it was scanned.
+        file_bytes: Its size.
+        crc32c: Of everything but the payloads: of all lengths and all CRCs.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, None)
+        self.num_records = 0
+        self.file_bytes = 0
+        self.crc32c = 0
+
+    def scan(self, offsets: OffsetTable) -> None:
+        """Go from header to header, and note where every record begins and the last one ends.
+
+        Raises:
+            SourceError: A header is wrong, or the file ends inside a record.
+        """
+        self.file_bytes = os.fstat(self.start().fileno()).st_size
+        lengths: dict[bytes, int] = {}
+        starts: list[int] = []
+        proofs: list[bytes] = []  # the CRC of a payload and the header that follows it
+        window, window_start, at = b"", 0, 0
+        while True:
+            first = at - FOOTER_BYTES if at else 0
+            last = min(at + HEADER_BYTES, self.file_bytes)
+            if last - window_start > len(window):
+                window, window_start = self.read(first, first + _WINDOW_BYTES), first
+            proof = window[first - window_start : last - window_start]
+            proofs.append(proof)
+            if len(starts) >= _BATCH or at == self.file_bytes:
+                offsets.append(np.array(starts, np.int64))
+                self.crc32c = extend_crc32c(self.crc32c, b"".join(proofs))
+                self.num_records += len(starts)
+                starts, proofs = [], []
+            if at == self.file_bytes:
+                break
+            header = proof[at - first :]
+            length = lengths.get(header)
+            if length is None:
+                length = int.from_bytes(header[:8], "little")
+                if length > MAX_PAYLOAD_BYTES or frame_header(length) != header:
+                    raise self.damage(at, self.num_records + len(starts))
+                if len(lengths) < _HEADER_CACHE_SIZE:
+                    lengths[header] = length
+            if at + FRAME_BYTES + length > self.file_bytes:
+                raise self.damage(at, self.num_records + len(starts))
+            starts.append(at)
+            at += FRAME_BYTES + length
+        self.check_unchanged()
+        offsets.append(np.array([self.file_bytes], np.int64))
+
+    def record(self, begin: int, end: int, place: int) -> bytes:
+        """Read and prove the record whose frame is [begin, end)."""
+        data = self.read(begin, end)
+        payload = data[HEADER_BYTES:-FOOTER_BYTES]
+        if (
+            len(data) != end - begin
+            or data[:HEADER_BYTES] != frame_header(len(payload))
+            or data[-FOOTER_BYTES:] != _U32.pack(masked_crc32c(payload))
+        ):
+            raise self.damage(begin, place)
+        return payload
+
+    def damage(self, begin: int, place: int) -> SourceError:
+        """Return what is wrong with the frame that begins at an offset."""
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                file.seek(begin)
+                next(read_frames(file), None)
+        except CorruptFile as error:
+            return _damage(error, self.path, place, begin)
+        return file_changed(self.path)
+
+
+class _Throttled:
+    """A stream that is read in small pieces, as many are open at once."""
+
+    def __init__(self, stream: OpenStream, most_bytes: int) -> None:
+        self._stream = stream
+        self._most_bytes = most_bytes
+
+    def read(self, size: int, /) -> bytes:
+        return self._stream.read(min(size, self._most_bytes))
+
+
+class ReadingOrder:
+    """Where the records of a dataset stand, by their number in reading order.
+
+    Args:
+        num_shards: N.
+        gaps: Sorted items without a record.
+    """
+
+    def __init__(self, num_shards: int, gaps: Sequence[int]) -> None:
+        self._num_shards = num_shards
+        self._before = [gap - k for k, gap in enumerate(gaps)]
+        self._rows: dict[int, list[int]] = {}  # of the gaps of a shard
+        for gap in gaps:
+            self._rows.setdefault(gap % num_shards, []).append(gap // num_shards)
+
+    def place(self, record: int) -> tuple[int, int]:
+        """Return the shard of a record, and its place there (see :mod:`shardwriter.layout`)."""
+        row, shard = divmod(record + bisect_right(self._before, record), self._num_shards)
+        return shard, row - bisect_left(self._rows.get(shard, ()), row)
+
+
+class TFRecordFiles:
+    """Records of TFRecord files.
+
+    Args:
+        data: A file, a folder, a glob, or the name of a dataset (``dir/train``, ``dir/train@16``).
+
+    Raises:
+        SourceError: There are none, shards are missing, or a file is damaged.
+        OptionError: There is nothing of that name.
+    """
+
+    kind = KIND
+    stable = True
+    plan: Mapping[str, FeatureType] = {}  # records are copied: nothing is planned
+    vocabularies: Mapping[str, list[str]] = {}
+    label: str | None = None
+
+    def __init__(self, data: str) -> None:
+        sets = _sets_of(data)
+        self._paths = [path for shard_set in sets for _, path in shard_set.shards]
+        top = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in self._paths])
+        self._names = [os.path.relpath(path, top) for path in self._paths]
+        manifest = sets[0].manifest if len(sets) == 1 and sets[0].is_complete else None
+        self._manifest: Manifest | None = manifest
+        self.summaries: Mapping[str, FeatureSummary] = manifest.features if manifest else {}
+        self.notes: Sequence[str] = _notes(sets, manifest)
+        self._order: ReadingOrder | None = None
+        if manifest is not None:
+            self._order = ReadingOrder(manifest.num_shards, manifest.gaps)
+        self.random_access = all(map(_is_plain, self._paths))
+        self.num_items: int | None = manifest.num_records if manifest else None
+        held = ExitStack()
+        weakref.finalize(self, held.close)
+        self._offsets = held.enter_context(OffsetTable())
+        self._open_files = held.enter_context(OpenFiles(_MAX_OPEN_FILES))
+        self._files: list[RecordFile] = []
+        self._first_records: list[int] = []
+        if self.random_access:
+            self._scan()
+        self._sizes = [os.path.getsize(path) for path in self._paths]
+
+    def _scan(self) -> None:
+        num_records = 0
+        for number, path in enumerate(self._paths):
+            file = RecordFile(path)
+            self._open_files.open(file)
+            file.scan(self._offsets)
+            self._check_count(number, file.num_records)
+            self._files.append(file)
+            self._first_records.append(num_records)
+            num_records += file.num_records
+        self.num_items = num_records
+
+    def _check_count(self, shard: int, num_records: int) -> None:
+        if self._manifest is None:
+            return
+        expected = self._manifest.shards[shard].num_records
+        if num_records != expected:
+            raise SourceError(
+                f"there are {num_records:,} records, and the manifest says {expected:,}",
+                path=self._paths[shard],
+                hint=_HINT,
+            )
+
+    def items(self) -> Iterator[int | StreamedRecord]:
+        """Yield the numbers of the records; of compressed files the records, as they are read.
+
+        Raises:
+            SourceError: A compressed file is damaged.
+        """
+        if self.random_access:
+            assert self.num_items is not None
+            return iter(range(self.num_items))
+        return self._streamed() if self._manifest is None else self._streamed_in_turn()
+
+    def _streamed(self) -> Iterator[StreamedRecord]:
+        for number in range(len(self._paths)):
+            yield from self._read(number)
+
+    def _streamed_in_turn(self) -> Iterator[StreamedRecord]:
+        assert self._manifest is not None
+        assert self._order is not None
+        with ExitStack() as stack:
+            num_files = len(self._paths)
+            readers = [
+                stack.enter_context(closing(self._read(number, num_files)))
+                for number in range(num_files)
+            ]
+            for record in range(self._manifest.num_records):
+                shard, place = self._order.place(record)
+                found = next(readers[shard], None)
+                if found is None:
+                    self._check_count(shard, place)
+                    raise file_changed(self._paths[shard])
+                yield found
+            for shard, reader in enumerate(readers):
+                expected = self._manifest.shards[shard].num_records
+                self._check_count(shard, expected + sum(1 for _ in reader))
+
+    def _read(self, number: int, num_open: int = 1) -> Generator[StreamedRecord, None, None]:
+        path = self._paths[number]
+        try:
+            with open_stream(path) as stream:
+                throttled = _Throttled(stream, max(1 << 16, _STREAM_BYTES // num_open))
+                for place, payload in enumerate(read_frames(throttled)):
+                    yield StreamedRecord(number, place, payload)
+        except CorruptFile as error:
+            raise _damage(error, path) from None
+        except OSError as error:
+            raise SourceError(f"can not be read: {error.strerror}", path=path) from error
+
+    def item(self, item_index: int) -> int:
+        """Return a record's number."""
+        return item_index
+
+    def _place(self, item: int | StreamedRecord) -> tuple[int, int]:
+        """Return the file of a record, and its place there."""
+        if isinstance(item, StreamedRecord):
+            return item.file, item.place
+        if self._order is not None:
+            return self._order.place(item)
+        number = bisect_right(self._first_records, item) - 1
+        return number, item - self._first_records[number]
+
+    def key(self, item: int | StreamedRecord) -> str:
+        """Return ``record 7``, and the file where there are several."""
+        number, place = self._place(item)
+        return (
+            f"record {place}" if len(self._paths) == 1 else f"{self._names[number]} record {place}"
+        )
+
+    def load(self, item: int | StreamedRecord) -> bytes:
+        """Return the record's bytes."""
+        if isinstance(item, StreamedRecord):
+            return item.payload
+        number, place = self._place(item)
+        # A file has one offset more than records, hence "+ number".
+        entry = self._first_records[number] + number + place
+        begin, end = self._offsets.span(entry, entry + 1)
+        file = self._files[number]
+        self._open_files.open(file)
+        return file.record(begin, end, place)
+
+    def decode(self, record: bytes) -> dict[str, Any]:
+        """Return the features of a record: arrays and lists of bytes; UNSET without a kind.
+
+        Raises:
+            SourceError: It is no ``tf.train.Example``.
+            WireError: It is none of any kind.
+        """
+        kind = payload_kind(record)
+        if kind != "Example":
+            what = "no tf.train.Example" if kind == "other" else f"a tf.train.{kind}"
+            raise SourceError(
+                f"the record is {what}, so a map can not be given its features",
+                hint="without a map records are copied as they are",
+            )
+        features = decode_example(record)
+        return {name: UNSET if value is None else value for name, value in features.items()}
+
+    def reads(self, directory: str, name: str) -> bool:
+        """Tell whether files of this dataset are read."""
+        place = os.path.realpath(directory)
+        for path in self._paths:
+            for known in (os.path.abspath(path), os.path.realpath(path)):
+                folder, file_name = os.path.split(known)
+                shard = parse_shard_file(file_name)
+                is_named = shard is not None and shard.pattern.name == name
+                if is_named and os.path.realpath(folder) == place:
+                    return True
+        return False
+
+    def digest(self) -> dict[str, Any]:
+        """Return the order, and what identifies each file.
+
+        Of a plain file: its size and the CRC of all lengths and CRCs in it, which stand for the
+        records. Of a compressed one: its size and last 8 bytes, with the checksum of its content.
+        """
+        files = [[file.file_bytes, f"{file.crc32c:08x}"] for file in self._files]
+        if not self.random_access:
+            files = [
+                [size, _tail(path)] for size, path in zip(self._sizes, self._paths, strict=True)
+            ]
+        return {"files": files, "order": "file" if self._order is None else "reading"}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the same with the times of the files."""
+        return {**self.digest(), "times": [os.stat(path).st_mtime_ns for path in self._paths]}
+
+
+def _sets_of(data: str) -> list[ShardSet]:
+    """Find the files that a person means.
+
+    Raises:
+        SourceError: There are several datasets, or shards are missing.
+    """
+    sets = find_shard_sets([data])
+    is_glob = not os.path.exists(data) and "@" not in os.path.basename(data)
+    if len(sets) > 1 and not is_glob and any(s.pattern is not None for s in sets):
+        names = ", ".join(sorted({s.name for s in sets})[:5])
+        raise SourceError(
+            f"there are {len(sets)} datasets ({names})",
+            path=data,
+            hint=f"name one of them, as in {os.path.join(data, sets[0].name)}"
+            if os.path.isdir(data)
+            else "name one of them by its number of shards, as in train@16",
+        )
+    for shard_set in sets:
+        if shard_set.missing:
+            assert shard_set.pattern is not None
+            missing = ", ".join(map(str, shard_set.missing[:5]))
+            raise SourceError(
+                f"of {shard_set.pattern.num_shards} shards {len(shard_set.missing)} are missing: "
+                f"{missing}",
+                path=os.path.join(shard_set.directory, shard_set.name),
+            )
+    return sets
+
+
+def _notes(sets: Sequence[ShardSet], manifest: Manifest | None) -> list[str]:
+    notes = [note for shard_set in sets for note in shard_set.notes]
+    num_files = sum(len(shard_set.shards) for shard_set in sets)
+    if manifest is None and num_files > 1:
+        notes.append(
+            f"{num_files:,} files without a manifest are read one after the other: records keep "
+            "the order that they have there"
+        )
+    return notes
+
+
+def _is_plain(path: str) -> bool:
+    try:
+        with open_stream(path) as stream:
+            return stream.compression == "none"
+    except OSError as error:
+        raise SourceError(f"can not be read: {error.strerror}", path=path) from error
+
+
+def _tail(path: str) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - 8))
+        return file.read(8).hex()
+
+
+def _damage(error: CorruptFile, path: str, place: int = 0, begin: int = 0) -> SourceError:
+    """Return the error for a damaged file; ``place`` and ``begin`` are where reading began."""
+    return SourceError(
+        error.message,
+        path=path,
+        record_index=place + (error.record_index or 0),
+        offset=begin + (error.offset or 0),
+        hint=_HINT,
+    )
