@@ -119,7 +119,14 @@ def find_shard_sets(paths: Sequence[str]) -> list[ShardSet]:
     files: list[str] = []
     for path in paths:
         if os.path.isdir(path):
-            sets += _in_directory(path) or _by_name(path) or _nothing_in(path)
+            in_folder = _in_directory(path) or _by_name(path)
+            if not in_folder:
+                raise SourceError(
+                    "no TFRecord shards are in this folder",
+                    path=path,
+                    hint="shards are files such as train.tfrecord-00000-of-00016",
+                )
+            sets += in_folder
         elif os.path.isfile(path):
             files.append(path)
         elif named := _by_name(path):
@@ -163,14 +170,6 @@ def _in_directory(directory: str) -> list[ShardSet]:
         for f in folder.others
         if _looks_like_records(f)
     ]
-
-
-def _nothing_in(directory: str) -> list[ShardSet]:
-    raise SourceError(
-        "no TFRecord shards are in this folder",
-        path=directory,
-        hint="shards are files such as train.tfrecord-00000-of-00016",
-    )
 
 
 def _by_name(path: str) -> list[ShardSet]:
@@ -281,15 +280,15 @@ def _of_sidecars(paths: Sequence[str], sets: Sequence[ShardSet]) -> list[ShardSe
 
 def _without_repeats(sets: list[ShardSet]) -> list[ShardSet]:
     """Drop sets that were named twice; where all shards were asked for too, only these stay."""
-    kept: list[ShardSet] = []
+    kept: set[int] = set()
     seen: set[tuple[str, object]] = set()
     for candidate in sorted(sets, key=lambda s: not s.whole):
         paths = tuple(os.path.abspath(path) for _, path in candidate.shards)
         key = (os.path.abspath(candidate.directory), candidate.pattern or paths)
         if key not in seen:
             seen.add(key)
-            kept.append(candidate)
-    return [s for s in sets if any(s is one for one in kept)]
+            kept.add(id(candidate))
+    return [s for s in sets if id(s) in kept]
 
 
 # -- what lies in a folder -------------------------------------------------------------------------

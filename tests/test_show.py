@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -212,3 +215,14 @@ def test_several_datasets_are_asked_about(dataset: Path) -> None:
     sw.write([b"x"], dataset / "u@1")
     with pytest.raises(OptionError, match="2 datasets"):
         list(read_some(str(dataset)))
+
+
+def test_the_command_says_on_stderr_that_the_index_was_not_used(dataset: Path) -> None:
+    smaller(dataset)
+    command = [sys.executable, "-m", "shardwriter", "show", str(dataset / "t"), "--start", "25"]
+    done = subprocess.run(
+        [*command, "--json"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["index"] == 25
+    assert done.stderr.startswith("note: the index can not be used")

@@ -37,8 +37,8 @@ def stats(
 ) -> None:
     """Say how many records there are, how they are balanced, and what is damaged.
 
-    Reads any TFRecord files, whoever wrote them, compressed or not. Ends with 0 when all is good
-    and with 1 when a defect was found.
+    Reads any TFRecord files, whoever wrote them, compressed or not. Ends with 0 when all is good,
+    with 1 when a defect was found, and with 2 when a path names nothing.
 
     Example: [bold]shard-stats out/train@16[/bold]
     """

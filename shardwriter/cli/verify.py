@@ -18,7 +18,8 @@ def verify(
 ) -> None:
     """Prove a finished dataset: every shard, every count and the index against the manifest.
 
-    Ends with 0 when all is proven and with 1 when anything is not.
+    Ends with 0 when all is proven, with 1 when anything is not, and with 2 when there is nothing of
+    that name.
 
     Example: [bold]shardwriter verify out/train[/bold]
     """
