@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,12 +29,9 @@ def dataset(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def few_files() -> Iterator[None]:
-    """At most 40 open files, as with `ulimit -n 40`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than 20 shards are open at once."""
+    monkeypatch.setattr("shardwriter.show._MAX_OPEN", 20)
 
 
 def shard(folder: Path, index: int) -> Path:
@@ -194,6 +190,17 @@ def test_more_shards_than_files_may_be_open(tmp_path: Path, compress: bool) -> N
     ]
     assert [r.payload_bytes for r in shown] == [n // 60 + 1 for n in range(170, 300)]
     assert numbers(tmp_path, 0, 1) == [0]
+
+
+def test_the_limit_of_open_files_is_kept(tmp_path: Path) -> None:
+    for s in range(150):
+        with sw.TFRecordWriter(tmp_path / f"t-{s:05d}-of-00150") as writer:
+            for _ in range(3):
+                writer.write(b"abcd")
+    command = f"ulimit -n 100; {sys.executable} -m shardwriter show {tmp_path / 't'} --start 400"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "record 400" in done.stdout
 
 
 @pytest.mark.usefixtures("few_files")
