@@ -118,9 +118,7 @@ class JsonLinesFile(RowFile):
             except _NoRow as error:
                 raise self._no_row(str(error), line, number) from None
             except RecursionError:
-                raise self._no_row(
-                    "lists or objects too deep in each other", line, number
-                ) from None
+                raise self._no_row("lists or objects are nested too deep", line, number) from None
             if type(row) is not dict:
                 what = _KINDS.get(type(row), "a number")
                 raise self._no_row(f"{what} and no object", line, number)

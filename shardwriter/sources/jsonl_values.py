@@ -128,6 +128,8 @@ class FeatureTyping:
             self._check_goes_with(found, path)
         if (str in types or self._fixed == "bytes") and len(shape) > 1:
             raise ValueError("a nested list of strings has no place in a feature")
+        if str in types and len(types) > 1 and self._fixed is None:
+            raise ValueError("one list holds a string and other values")
         for leaf in leaves:
             self._check_size(leaf, line, path)
         try:
