@@ -24,6 +24,7 @@ from shardwriter.compression import OpenStream, open_stream
 from shardwriter.crc32c import extend_crc32c, masked_crc32c
 from shardwriter.errors import CorruptFile, SourceError
 from shardwriter.example import UNSET, decode_example, payload_kind
+from shardwriter.layout import to_runs
 from shardwriter.locate import ShardSet, find_shard_sets
 from shardwriter.manifest import Manifest
 from shardwriter.naming import parse_shard_file
@@ -340,7 +341,7 @@ class TFRecordFiles:
         return False
 
     def digest(self) -> dict[str, Any]:
-        """Return the order, and what identifies each file.
+        """Return what identifies each file, and of a dataset its gaps and its schema.
 
         Of a plain file: its size and the CRC of all lengths and CRCs in it, which stand for the
         records. Of a compressed one: its size and last 8 bytes, with the checksum of its content.
@@ -350,7 +351,14 @@ class TFRecordFiles:
             files = [
                 [size, _tail(path)] for size, path in zip(self._sizes, self._paths, strict=True)
             ]
-        return {"files": files, "order": "file" if self._order is None else "reading"}
+        if self._manifest is None:
+            return {"files": files}
+        # These decide the order of the records, and what the copy's manifest says of them.
+        return {
+            "files": files,
+            "gaps": to_runs(self._manifest.gaps),
+            "schema": dict(self._manifest.schema),
+        }
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the same with the times of the files."""
