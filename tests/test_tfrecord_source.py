@@ -90,7 +90,10 @@ def test_plain_files_give_any_record(tmp_path_factory, records, window, batch):
         patch.setattr(tfrecord_source, "_WINDOW_BYTES", window)
         patch.setattr(tfrecord_source, "_BATCH", batch)
         patch.setattr(tfrecord_source, "_HEADER_CACHE_SIZE", 2)
+        patch.setattr(tfrecord_source, "_AHEAD_BYTES", window)
         source = TFRecordFiles(str(folder))
+        assert records_of(source) == records
+        assert records_of(source)[::-1] == records[::-1]
     whole = TFRecordFiles(str(folder))
     assert source.digest() == whole.digest()
     assert source.num_items == len(records)

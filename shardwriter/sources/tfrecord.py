@@ -43,6 +43,7 @@ KIND: Final = "tfrecord"
 
 _MAX_OPEN_FILES: Final = 128
 _WINDOW_BYTES: Final = 1 << 14  # read at a time to find headers
+_AHEAD_BYTES: Final = 1 << 16  # of records that are read in order
 _BATCH: Final = 1 << 16
 _HEADER_CACHE_SIZE: Final = 1 << 14
 _STREAM_BYTES: Final = 64 << 20  # read ahead of all compressed files together
@@ -72,6 +73,14 @@ class RecordFile(InputFile):
         self.num_records = 0
         self.file_bytes = 0
         self.crc32c = 0
+        self._next = -1  # the place behind the record that was read last
+        self._ahead, self._ahead_start = b"", 0
+
+    def close(self) -> None:
+        """Close the file; it can be opened again."""
+        super().close()
+        self._next = -1
+        self._ahead, self._ahead_start = b"", 0
 
     def scan(self, offsets: OffsetTable) -> None:
         """Go from header to header, and note where every record begins and the last one ends.
@@ -115,7 +124,7 @@ class RecordFile(InputFile):
 
     def record(self, begin: int, end: int, place: int) -> bytes:
         """Read and prove the record whose frame is [begin, end)."""
-        data = self.read(begin, end)
+        data = self._frame(begin, end, place)
         payload = data[HEADER_BYTES:-FOOTER_BYTES]
         if (
             len(data) != end - begin
@@ -124,6 +133,17 @@ class RecordFile(InputFile):
         ):
             raise self.damage(begin, place)
         return payload
+
+    def _frame(self, begin: int, end: int, place: int) -> bytes:
+        """Read a frame; where it is the one behind the last, with some that follow it."""
+        is_next, self._next = place == self._next, place + 1
+        if not is_next:
+            self._ahead, self._ahead_start = b"", 0
+            return self.read(begin, end)
+        if end - self._ahead_start > len(self._ahead):
+            self._ahead = self.read(begin, max(end, begin + _AHEAD_BYTES))
+            self._ahead_start = begin
+        return self._ahead[begin - self._ahead_start : end - self._ahead_start]
 
     def damage(self, begin: int, place: int) -> SourceError:
         """Return what is wrong with the frame that begins at an offset."""
