@@ -201,6 +201,21 @@ def test_a_file_comes_before_a_reference(tmp_path, monkeypatch):
     assert open_source("json:loads").kind == "csv"
 
 
+def test_json_through_a_pipe_is_no_table(tmp_path):
+    path = tmp_path / "pipe"
+    for format, kind in (("auto", None), ("jsonl", "jsonl")):
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        writer = threading.Thread(target=path.write_bytes, args=(ROWS,))
+        writer.start()
+        try:
+            assert open_source(str(path), format).kind == kind
+        except SourceError as error:
+            assert kind is None
+            assert "--format jsonl" in error.hint
+        writer.join()
+
+
 def test_a_named_pipe_is_a_table(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)

@@ -60,10 +60,13 @@ def rows_of(source):
 
 def written(source):
     """Return the records in columns, held against those row by row."""
-    rows, columns = (ItemEncoder(source, DatasetOptions(), 1) for _ in range(2))
+    label = next(iter(source.plan), None)
+    rows, columns = (ItemEncoder(source, DatasetOptions(label=label), 1) for _ in range(2))
     one_by_one = [rows.record(index, item) for index, item in enumerate(source.items())]
     assert [r for _, r in columns.records(enumerate(source.items()))] == one_by_one
     assert columns.encoder.schema.to_json() == rows.encoder.schema.to_json()
+    labels = rows.encoder.labels.to_json()
+    assert json.dumps(columns.encoder.labels.to_json()) == json.dumps(labels)
     planned = {name: (t.kind, t.dtype, t.shape) for name, t in source.plan.items()}
     found = {name: s.type for name, s in columns.encoder.schema.features.items()}
     assert {name: (t.kind, t.dtype, t.shape) for name, t in found.items()} == planned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator
 from itertools import chain
@@ -117,6 +118,12 @@ class CsvFile(RowFile):
                 path=self.path,
                 hint="the first line of a table names its columns",
             )
+        if _is_json_object(first.removeprefix(BOM)):
+            raise SourceError(
+                "these are JSON objects, and no table",
+                path=self.path,
+                hint="say it: --format jsonl",
+            )
         for name in self.header:
             if not name:
                 problem = "a column has no name"
@@ -201,6 +208,13 @@ class CsvFile(RowFile):
 def _read_line(file: IO[bytes]) -> bytes:
     """Read a line, but no more than a header can have."""
     return file.readline(_MAX_HEADER_BYTES)
+
+
+def _is_json_object(line: bytes) -> bool:
+    try:
+        return line.lstrip().startswith(b"{") and type(json.loads(line)) is dict
+    except (ValueError, RecursionError):
+        return False
 
 
 def _delimiter(header: bytes) -> str:

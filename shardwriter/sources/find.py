@@ -210,7 +210,7 @@ def _is_json_lines(head: bytes, path: str) -> bool:
     is_whole = bool(line_end) or len(head) < _LOOK_BYTES
     try:
         shape = type(json.loads(line)) if is_whole else None
-    except ValueError:
+    except (ValueError, RecursionError):
         shape = None
     if text.startswith(b"{") and (shape is dict or not is_whole):
         return True
