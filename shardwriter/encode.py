@@ -16,9 +16,10 @@ import numpy as np
 from shardwriter.errors import CallableError, FeatureError, ShardwriterError
 from shardwriter.example import UNSET, encode_example
 from shardwriter.example_columns import Column, encode_columns
+from shardwriter.feature_types import FeatureType
 from shardwriter.labels import LabelCounts
 from shardwriter.options import SKIP, DatasetOptions
-from shardwriter.schema import FeatureType, Schema
+from shardwriter.schema import Schema
 from shardwriter.sources import ColumnSource, Item, RecordSource, Source
 
 DEFAULT_LABEL: Final = "image/class/label"

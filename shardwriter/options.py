@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from shardwriter.errors import OptionError
-from shardwriter.schema import FeatureType
+from shardwriter.feature_types import FeatureType
 
 Engine = Literal["serial"]
 Backend = Literal["native", "tensorflow"]

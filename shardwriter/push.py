@@ -18,12 +18,12 @@ from shardwriter import canonical
 from shardwriter.encode import RecordEncoder
 from shardwriter.engines.serial import CHECKPOINT_BYTES, checkpoint, open_shards, seal_all
 from shardwriter.errors import OptionError, RecordTooLarge, ShardwriterError, StorageError
+from shardwriter.feature_types import FeatureType
 from shardwriter.job import check_output_fits
 from shardwriter.journal import Journal
 from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
 from shardwriter.rundir import RunDirectory
-from shardwriter.schema import FeatureType
 from shardwriter.shard import ShardFile
 from shardwriter.storage import LocalStorage
 from shardwriter.write import finish, machine_facts

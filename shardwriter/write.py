@@ -19,6 +19,7 @@ from uuid import uuid4
 from shardwriter.engines import Outcome, Progress
 from shardwriter.engines.serial import run_serial
 from shardwriter.errors import LawViolation, OptionError
+from shardwriter.feature_types import FeatureType
 from shardwriter.job import (
     Job,
     check_output_fits,
@@ -32,7 +33,6 @@ from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.rundir import RunDirectory, taken_by
-from shardwriter.schema import FeatureType
 from shardwriter.sources import RecordSource, Source
 from shardwriter.sources.find import open_source
 from shardwriter.storage import LocalStorage

@@ -32,7 +32,17 @@ FLOORS = {
         "canonical",
         "images",
     ],
-    2: ["callables", "naming", "layout", "permutation", "options", "schema", "manifest", "index"],
+    2: [
+        "callables",
+        "naming",
+        "layout",
+        "permutation",
+        "options",
+        "feature_types",
+        "schema",
+        "manifest",
+        "index",
+    ],
     3: [
         "storage",
         "storage.local",

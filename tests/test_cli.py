@@ -69,7 +69,7 @@ def test_a_dry_run_writes_nothing(table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["write", "missing", "t@2"], 1, ["missing", "no such file", "do:"]),
+        (["write", "missing", "t@2"], 2, ["missing", "no such file", "do:"]),
         (["write", "wide.csv", "t@2"], 1, ["wide.csv, line 3", "too many"]),
         (["write", "table.csv", "t@0"], 2, ["t@0", "NAME@N"]),
         (["write", "table.csv", "t@2", "--shards", "3"], 2, ["2 shards", "3"]),

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from shardwriter.errors import SourceError
 from shardwriter.example import UNSET, encode_example
 from shardwriter.example_columns import encode_columns
-from shardwriter.schema import FeatureType
+from shardwriter.feature_types import FeatureType
 from shardwriter.sources import csv as csv_source
 from shardwriter.sources import csv_file
 from shardwriter.sources.csv import CsvTable

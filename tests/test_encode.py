@@ -13,8 +13,8 @@ from shardwriter.encode import ItemEncoder, RecordEncoder
 from shardwriter.errors import CallableError, FeatureError, SchemaConflict, SourceError
 from shardwriter.example import UNSET, decode_example, encode_example
 from shardwriter.example_columns import Column
+from shardwriter.feature_types import FeatureType
 from shardwriter.options import SKIP, DatasetOptions
-from shardwriter.schema import FeatureType
 from shardwriter.sources.python import PythonSource
 
 INT = FeatureType("int64", "int64", ())

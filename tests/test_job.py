@@ -12,6 +12,7 @@ import pytest
 from shardwriter import job as job_module
 from shardwriter.callables import describe_callable
 from shardwriter.errors import OptionError
+from shardwriter.feature_types import FeatureType
 from shardwriter.job import (
     Job,
     check_output_fits,
@@ -22,7 +23,6 @@ from shardwriter.job import (
 from shardwriter.naming import parse_output
 from shardwriter.options import DatasetOptions
 from shardwriter.permutation import Permutation
-from shardwriter.schema import FeatureType
 from shardwriter.sources.python import PythonSource
 
 INT = FeatureType("int64", "int64", ())

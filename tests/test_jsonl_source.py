@@ -22,8 +22,8 @@ import shardwriter as sw
 from shardwriter.encode import ItemEncoder
 from shardwriter.errors import SourceError
 from shardwriter.example import UNSET, decode_example
+from shardwriter.feature_types import FeatureType
 from shardwriter.options import DatasetOptions
-from shardwriter.schema import FeatureType
 from shardwriter.sources import jsonl_file
 from shardwriter.sources.find import open_source
 from shardwriter.sources.jsonl import JsonLines

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shardwriter import canonical
 from shardwriter.errors import ManifestError
+from shardwriter.feature_types import FeatureType
 from shardwriter.layout import gaps_per_shard, num_shard_items
 from shardwriter.manifest import (
     IndexEntry,
@@ -20,7 +21,7 @@ from shardwriter.manifest import (
     parse_manifest,
 )
 from shardwriter.naming import ShardPattern
-from shardwriter.schema import FeatureType, Schema
+from shardwriter.schema import Schema
 
 CRCS = st.integers(0, 2**32 - 1)
 

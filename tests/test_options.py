@@ -9,8 +9,8 @@ import pickle
 import pytest
 
 from shardwriter.errors import OptionError
+from shardwriter.feature_types import FeatureType
 from shardwriter.options import SKIP, DatasetOptions, RunOptions
-from shardwriter.schema import FeatureType
 
 
 def test_defaults_are_good():

@@ -22,8 +22,8 @@ from shardwriter.errors import (
     SchemaConflict,
     StorageError,
 )
+from shardwriter.feature_types import FeatureType
 from shardwriter.rundir import RunDirectory, read_journal
-from shardwriter.schema import FeatureType
 from shardwriter.storage.local import LocalFile, LocalStorage
 from shardwriter.tfrecord import TFRecordWriter
 

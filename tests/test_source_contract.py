@@ -18,8 +18,9 @@ import shardwriter
 from shardwriter import SKIP
 from shardwriter.encode import ItemEncoder
 from shardwriter.example import UNSET, encode_example
+from shardwriter.feature_types import describe
 from shardwriter.options import DatasetOptions
-from shardwriter.schema import Schema, describe
+from shardwriter.schema import Schema
 from shardwriter.sources import ColumnSource
 from shardwriter.sources.csv import CsvTable
 from shardwriter.sources.image_folder import ImageFolder

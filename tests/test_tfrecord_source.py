@@ -19,9 +19,9 @@ import shardwriter as sw
 from shardwriter.compression import open_stream
 from shardwriter.errors import OptionError, SourceError
 from shardwriter.example import UNSET, decode_example, encode_example
+from shardwriter.feature_types import FeatureType
 from shardwriter.manifest import load_manifest
 from shardwriter.options import RunOptions
-from shardwriter.schema import FeatureType
 from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources.find import open_source
 from shardwriter.sources.tfrecord import ReadingOrder, TFRecordFiles

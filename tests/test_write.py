@@ -26,8 +26,8 @@ from shardwriter.errors import (
     SourceError,
     StorageError,
 )
+from shardwriter.feature_types import FeatureType, parse_schema_option
 from shardwriter.permutation import Permutation
-from shardwriter.schema import FeatureType, parse_schema_option
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
 
@@ -356,7 +356,7 @@ def test_a_second_writer_is_refused_and_told_who_writes(tmp_path: Path) -> None:
 
 
 def test_a_missing_source_and_an_empty_one(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no such file"):
+    with pytest.raises(OptionError, match="no such file"):
         sw.write(str(tmp_path / "nothing"), tmp_path / "t@2")
     with pytest.raises(SourceError, match="nothing in this folder"):
         sw.write(str(tmp_path), tmp_path / "t@2")

@@ -106,9 +106,9 @@ def write(
     with reported(verbose=verbose, left=lambda: _what_is_left(out, shards)):
         from shardwriter.callables import import_reference
         from shardwriter.errors import OptionError
+        from shardwriter.feature_types import parse_schema_option
         from shardwriter.naming import parse_output
         from shardwriter.options import DatasetOptions, RunOptions
-        from shardwriter.schema import parse_schema_option
         from shardwriter.sources.find import open_source
         from shardwriter.write import plan, write_dataset
 

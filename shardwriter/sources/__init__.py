@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from shardwriter.example_columns import Column
-from shardwriter.schema import FeatureSummary, FeatureType
+from shardwriter.feature_types import FeatureType
+from shardwriter.schema import FeatureSummary
 
 __all__ = ["ColumnSource", "Item", "RecordSource", "Source"]
 

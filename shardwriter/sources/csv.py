@@ -18,7 +18,7 @@ import numpy as np
 from shardwriter.errors import SourceError
 from shardwriter.example import UNSET
 from shardwriter.example_columns import Column
-from shardwriter.schema import FeatureType
+from shardwriter.feature_types import FeatureType
 from shardwriter.sources.csv_cells import CONVERT, TYPES, ColumnTyping
 from shardwriter.sources.csv_file import CsvFile
 from shardwriter.sources.positions import MAX_OPEN_FILES, file_changed

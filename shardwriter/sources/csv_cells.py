@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from shardwriter.errors import SourceError
 from shardwriter.example_columns import Column
-from shardwriter.schema import FeatureType
+from shardwriter.feature_types import FeatureType
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)

@@ -11,10 +11,10 @@ from typing import Any, Final
 from shardwriter.callables import import_reference, is_reference
 from shardwriter.compression import OpenStream, open_stream
 from shardwriter.errors import CorruptFile, ManifestError, OptionError, SourceError
+from shardwriter.feature_types import FeatureType
 from shardwriter.images import image_format
 from shardwriter.locate import find_shard_sets
 from shardwriter.naming import TFRECORD_PARTS, parse_shard_file
-from shardwriter.schema import FeatureType
 from shardwriter.sources import Source
 from shardwriter.sources import csv as csv_source
 from shardwriter.sources import image_folder as image_folder_source
@@ -269,7 +269,7 @@ def _files(data: str, files_in: Callable[[str], list[str]], endings: str) -> lis
     if not os.path.exists(data) and glob.has_magic(data):
         found = sorted(glob.glob(data))
         if not found:
-            raise SourceError("no file matches this pattern", path=data)
+            raise OptionError("no file matches this pattern", path=data)
         return found
     _must_exist(data)
     return [data]
@@ -297,7 +297,7 @@ def _named_in(directory: str, endings: tuple[str, ...]) -> list[str]:
 
 def _must_exist(path: str) -> None:
     if not os.path.exists(path):
-        raise SourceError(
+        raise OptionError(
             "there is no such file or folder",
             path=path,
             hint="SOURCE is a path, a glob of files, a dataset's name, or module:callable",

@@ -15,8 +15,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from shardwriter.errors import SourceError
+from shardwriter.feature_types import FeatureType
 from shardwriter.images import EXTENSIONS, read_header
-from shardwriter.schema import FeatureType
 
 KIND = "image-folder"
 LABEL = "image/class/label"

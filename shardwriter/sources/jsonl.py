@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwriter.example import UNSET
 from shardwriter.example_columns import Column
-from shardwriter.schema import FeatureType
+from shardwriter.feature_types import FeatureType
 from shardwriter.sources.jsonl_file import JsonLinesFile
 from shardwriter.sources.jsonl_values import RowTyping
 from shardwriter.sources.positions import file_changed

@@ -16,7 +16,7 @@ from typing import Any
 
 from shardwriter.callables import describe_callable, describe_module
 from shardwriter.errors import CallableError, ShardwriterError, SourceError
-from shardwriter.schema import FeatureType
+from shardwriter.feature_types import FeatureType
 
 KIND = "python"
 

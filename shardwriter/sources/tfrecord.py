@@ -24,11 +24,12 @@ from shardwriter.compression import OpenStream, open_stream
 from shardwriter.crc32c import extend_crc32c, masked_crc32c
 from shardwriter.errors import CorruptFile, SourceError
 from shardwriter.example import UNSET, decode_example, payload_kind
+from shardwriter.feature_types import FeatureType
 from shardwriter.layout import to_runs
 from shardwriter.locate import ShardSet, find_shard_sets
 from shardwriter.manifest import Manifest
 from shardwriter.naming import parse_shard_file
-from shardwriter.schema import FeatureSummary, FeatureType
+from shardwriter.schema import FeatureSummary
 from shardwriter.sources.positions import InputFile, OffsetTable, OpenFiles, file_changed
 from shardwriter.tfrecord import (
     FOOTER_BYTES,
