@@ -62,6 +62,7 @@ FLOORS = {
         "sources.jsonl_values",
         "sources.positions",
         "sources.python",
+        "sources.record_file",
         "sources.row_table",
         "sources.tfrecord",
     ],

@@ -22,6 +22,7 @@ from shardwriter.example import UNSET, decode_example, encode_example
 from shardwriter.feature_types import FeatureType
 from shardwriter.manifest import load_manifest
 from shardwriter.options import RunOptions
+from shardwriter.sources import record_file
 from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources.find import open_source
 from shardwriter.sources.tfrecord import ReadingOrder, TFRecordFiles
@@ -87,10 +88,10 @@ def test_plain_files_give_any_record(tmp_path_factory, records, window, batch):
     (folder / "1.tfrecord").write_bytes(b"".join(map(frame, records[:half])))
     (folder / "2.tfrecord").write_bytes(b"".join(map(frame, records[half:])))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tfrecord_source, "_WINDOW_BYTES", window)
-        patch.setattr(tfrecord_source, "_BATCH", batch)
-        patch.setattr(tfrecord_source, "_HEADER_CACHE_SIZE", 2)
-        patch.setattr(tfrecord_source, "_AHEAD_BYTES", window)
+        patch.setattr(record_file, "_WINDOW_BYTES", window)
+        patch.setattr(record_file, "_BATCH", batch)
+        patch.setattr(record_file, "_HEADER_CACHE_SIZE", 2)
+        patch.setattr(record_file, "_AHEAD_BYTES", window)
         source = TFRecordFiles(str(folder))
         assert records_of(source) == records
         assert records_of(source)[::-1] == records[::-1]

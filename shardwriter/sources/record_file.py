@@ -1,0 +1,136 @@
+"""One plain TFRecord file, read by position: where its records begin, and any of them, proven."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Final
+
+import numpy as np
+
+from shardwriter.crc32c import extend_crc32c, masked_crc32c
+from shardwriter.errors import CorruptFile, SourceError
+from shardwriter.sources.positions import InputFile, OffsetTable, file_changed
+from shardwriter.tfrecord import (
+    FOOTER_BYTES,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    frame_header,
+    read_frames,
+)
+
+_WINDOW_BYTES: Final = 1 << 14  # read at a time to find headers
+_AHEAD_BYTES: Final = 1 << 16  # of records that are read in order
+_BATCH: Final = 1 << 16
+_HEADER_CACHE_SIZE: Final = 1 << 14
+_HINT: Final = "`shard-stats` lists all that is wrong with the file"
+_U32: Final = struct.Struct("<I")
+
+
+class RecordFile(InputFile):
+    """One plain TFRecord file, read by position.
+
+    Attributes:
+        num_records: Its records, once it was scanned.
+        file_bytes: Its size.
+        crc32c: Of everything but the payloads: of all lengths and all CRCs.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, None)
+        self.num_records = 0
+        self.file_bytes = 0
+        self.crc32c = 0
+        self._next = -1  # the place behind the record that was read last
+        self._ahead, self._ahead_start = b"", 0
+
+    def close(self) -> None:
+        """Close the file; it can be opened again."""
+        super().close()
+        self._next = -1
+        self._ahead, self._ahead_start = b"", 0
+
+    def scan(self, offsets: OffsetTable) -> None:
+        """Go from header to header, and note where every record begins and the last one ends.
+
+        Raises:
+            SourceError: A header is wrong, or the file ends inside a record.
+        """
+        self.file_bytes = os.fstat(self.start().fileno()).st_size
+        lengths: dict[bytes, int] = {}
+        starts: list[int] = []
+        proofs: list[bytes] = []  # the CRC of a payload and the header that follows it
+        window, window_start, at = b"", 0, 0
+        while True:
+            first = at - FOOTER_BYTES if at else 0
+            last = min(at + HEADER_BYTES, self.file_bytes)
+            if last - window_start > len(window):
+                window, window_start = self.read(first, first + _WINDOW_BYTES), first
+            proof = window[first - window_start : last - window_start]
+            proofs.append(proof)
+            if len(starts) >= _BATCH or at == self.file_bytes:
+                offsets.append(np.array(starts, np.int64))
+                self.crc32c = extend_crc32c(self.crc32c, b"".join(proofs))
+                self.num_records += len(starts)
+                starts, proofs = [], []
+            if at == self.file_bytes:
+                break
+            header = proof[at - first :]
+            length = lengths.get(header)
+            if length is None:
+                length = int.from_bytes(header[:8], "little")
+                if length > MAX_PAYLOAD_BYTES or frame_header(length) != header:
+                    raise self.damage(at, self.num_records + len(starts))
+                if len(lengths) < _HEADER_CACHE_SIZE:
+                    lengths[header] = length
+            if at + FRAME_BYTES + length > self.file_bytes:
+                raise self.damage(at, self.num_records + len(starts))
+            starts.append(at)
+            at += FRAME_BYTES + length
+        self.check_unchanged()
+        offsets.append(np.array([self.file_bytes], np.int64))
+
+    def record(self, begin: int, end: int, place: int) -> bytes:
+        """Read and prove the record whose frame is [begin, end)."""
+        data = self._frame(begin, end, place)
+        payload = data[HEADER_BYTES:-FOOTER_BYTES]
+        if (
+            len(data) != end - begin
+            or data[:HEADER_BYTES] != frame_header(len(payload))
+            or data[-FOOTER_BYTES:] != _U32.pack(masked_crc32c(payload))
+        ):
+            raise self.damage(begin, place)
+        return payload
+
+    def _frame(self, begin: int, end: int, place: int) -> bytes:
+        """Read a frame; where it is the one behind the last, with some that follow it."""
+        is_next, self._next = place == self._next, place + 1
+        if not is_next:
+            self._ahead, self._ahead_start = b"", 0
+            return self.read(begin, end)
+        if end - self._ahead_start > len(self._ahead):
+            self._ahead = self.read(begin, max(end, begin + _AHEAD_BYTES))
+            self._ahead_start = begin
+        return self._ahead[begin - self._ahead_start : end - self._ahead_start]
+
+    def damage(self, begin: int, place: int) -> SourceError:
+        """Return what is wrong with the frame that begins at an offset."""
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                file.seek(begin)
+                next(read_frames(file), None)
+        except CorruptFile as error:
+            return damaged(error, self.path, place, begin)
+        return file_changed(self.path)
+
+
+def damaged(error: CorruptFile, path: str, place: int = 0, begin: int = 0) -> SourceError:
+    """Return the error for a damaged file; ``place`` and ``begin`` are where reading began."""
+    return SourceError(
+        error.message,
+        path=path,
+        record_index=place + (error.record_index or 0),
+        offset=begin + (error.offset or 0),
+        hint=_HINT,
+    )
