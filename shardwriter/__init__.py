@@ -24,7 +24,8 @@ from shardwriter.manifest import Manifest, load_manifest
 from shardwriter.options import SKIP, RunOptions
 from shardwriter.push import open_sharded_writers, open_writer
 from shardwriter.stats import stats
-from shardwriter.tfrecord import TFRecordWriter, read_records
+from shardwriter.tfrecord import TFRecordWriter
+from shardwriter.tfrecord_reader import read_records
 from shardwriter.verify import verify
 from shardwriter.write import write
 

@@ -22,7 +22,7 @@ def loads(text: str | bytes) -> Any:
         ValueError: It is no JSON, has a key twice, a number that is none, or nests too deep.
     """
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        return json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it nests too deep") from None
 
@@ -36,10 +36,19 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+class RepeatedKey(ValueError):
+    """One JSON object says a key twice."""
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a parsed object of its pairs; for ``object_pairs_hook``.
+
+    Raises:
+        RepeatedKey: A key stands twice.
+    """
     found = dict(pairs)
     if len(found) != len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object")
+        raise RepeatedKey(f"the key {twice!r} stands twice in one object")
     return found

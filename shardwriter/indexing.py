@@ -21,7 +21,8 @@ from shardwriter.naming import DALI_INDEX_SUFFIX
 from shardwriter.rundir import RunDirectory
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import FRAME_BYTES, read_records
+from shardwriter.tfrecord import FRAME_BYTES
+from shardwriter.tfrecord_reader import read_records
 
 _READ_BYTES: Final = 1 << 20
 _GROWING: Final = "index.remade"  # a name that no run has for its own files

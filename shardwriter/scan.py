@@ -13,7 +13,7 @@ import numpy as np
 from shardwriter.compression import Compression, OpenStream, open_stream
 from shardwriter.crc32c import extend_crc32c
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import ByteStream, Check, Defect, read_frames
+from shardwriter.tfrecord_reader import ByteStream, Check, Defect, read_frames
 
 MAX_DEFECTS: Final = 1000  # kept of one file; all are counted
 _BATCH: Final = 1 << 14

@@ -20,7 +20,8 @@ from shardwriter.layout import Gaps
 from shardwriter.locate import ShardSet, find_one
 from shardwriter.manifest import Manifest
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import FRAME_BYTES, ByteStream, read_frames
+from shardwriter.tfrecord import FRAME_BYTES
+from shardwriter.tfrecord_reader import ByteStream, read_frames
 
 _MAX_OPEN: Final = 512
 _READ_BYTES: Final = 1 << 16  # of each open shard

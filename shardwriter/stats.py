@@ -13,7 +13,7 @@ from shardwriter.manifest import Manifest, SealedShard
 from shardwriter.naming import ShardPattern
 from shardwriter.scan import FileScan, RecordSizes, scan_file
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import Check
+from shardwriter.tfrecord_reader import Check
 
 SCHEMA: Final = "shardwriter.stats/1"
 

@@ -213,7 +213,7 @@ def claimed(output: Output, *, overwrite: bool) -> Iterator[RunDirectory]:
         run.check_output(overwrite=overwrite, pattern=output.pattern(1))
         try:
             yield run
-        except BaseException:
+        except BaseException:  # Ctrl-C and SIGTERM are tidied up too
             if not run.is_committed and not run.has_checkpoint:
                 run.discard()
             raise

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import shardwriter
+
 settings.register_profile(
     "shardwriter",
     deadline=None,
@@ -27,3 +29,10 @@ def data_dir() -> Path:
     if not os.path.isdir(folder):
         pytest.skip(f"SHARDWRITER_TEST_DATA names {folder}, and there is no such folder")
     return Path(folder)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """A dataset ``t`` of 26 records of 100 bytes in 4 shards."""
+    shardwriter.write([bytes([i]) * 100 for i in range(26)], tmp_path / "t@4")
+    return tmp_path

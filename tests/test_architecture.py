@@ -21,6 +21,7 @@ FLOORS = {
     1: [
         "crc32c",
         "tfrecord",
+        "tfrecord_reader",
         "varint",
         "feature_errors",
         "feature_values",

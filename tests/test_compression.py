@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from shardwriter.compression import InflateStream, OpenStream, open_stream, sniff
 from shardwriter.errors import CorruptFile
-from shardwriter.tfrecord import frame, read_frames, read_records
+from shardwriter.tfrecord import frame
+from shardwriter.tfrecord_reader import read_frames, read_records
 
 RECORDS = [b"first", b"", b"third " * 30, bytes(range(256))]
 DATA = b"".join(map(frame, RECORDS))

@@ -23,7 +23,8 @@ from shardwriter.naming import ShardPattern
 from shardwriter.rundir import RunDirectory
 from shardwriter.shard import ShardFile
 from shardwriter.storage import LocalStorage
-from shardwriter.tfrecord import TFRecordWriter, read_records
+from shardwriter.tfrecord import TFRecordWriter
+from shardwriter.tfrecord_reader import read_records
 
 SCHEMA = {"features": {}}
 

@@ -12,7 +12,8 @@ from shardwriter.errors import StorageError
 from shardwriter.manifest import SealedShard
 from shardwriter.shard import Checkpoint, ShardFile
 from shardwriter.storage import LocalStorage
-from shardwriter.tfrecord import TFRecordWriter, frame, read_records
+from shardwriter.tfrecord import TFRecordWriter, frame
+from shardwriter.tfrecord_reader import read_records
 
 RECORDS = [b"one", b"", b"three" * 100]
 

@@ -23,13 +23,6 @@ from shardwriter.tfrecord import FRAME_BYTES
 COUNT, N = 26, 4
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> Path:
-    """A dataset of 26 records of 100 bytes in 4 shards."""
-    sw.write([bytes([i]) * 100 for i in range(COUNT)], tmp_path / "t@4")
-    return tmp_path
-
-
 def shard(folder: Path, index: int) -> Path:
     return folder / f"t.tfrecord-{index:05d}-of-00004"
 

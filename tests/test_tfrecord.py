@@ -17,15 +17,8 @@ import shardwriter.tfrecord as tfrecord
 from shardwriter.compression import open_stream
 from shardwriter.crc32c import crc32c, masked_crc32c
 from shardwriter.errors import CorruptFile, OptionError, RecordTooLarge
-from shardwriter.tfrecord import (
-    FRAME_BYTES,
-    MAX_PAYLOAD_BYTES,
-    TFRecordWriter,
-    frame,
-    frame_header,
-    read_frames,
-    read_records,
-)
+from shardwriter.tfrecord import FRAME_BYTES, MAX_PAYLOAD_BYTES, TFRecordWriter, frame, frame_header
+from shardwriter.tfrecord_reader import read_frames, read_records
 
 RECORDS = st.lists(st.binary(max_size=60), max_size=8)
 THREE = [b"first", b"", b"the third record"]
@@ -313,7 +306,7 @@ def test_the_largest_record_is_the_one_that_protobuf_parses(monkeypatch):
 
 
 def test_many_sizes_do_not_confuse_the_headers(monkeypatch):
-    monkeypatch.setattr(tfrecord, "_HEADER_CACHE_SIZE", 4)
+    monkeypatch.setattr(tfrecord, "HEADER_CACHE_SIZE", 4)
     records = [bytes(n % 11) for n in range(50)]
     sink = Sink()
     with TFRecordWriter(sink) as writer:

@@ -26,7 +26,8 @@ from shardwriter.sources import record_file
 from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources.find import open_source
 from shardwriter.sources.tfrecord import ReadingOrder, TFRecordFiles
-from shardwriter.tfrecord import frame, read_records
+from shardwriter.tfrecord import frame
+from shardwriter.tfrecord_reader import read_records
 
 PACKS = {"plain": bytes, "gzip": gzip.compress, "zlib": zlib.compress}
 

@@ -8,11 +8,16 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from signal import SIGHUP, SIGINT, SIGTERM
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from shardwriter.errors import ShardwriterError, StorageError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show tracebacks with errors.")
+]
 
 
 class Terminated(KeyboardInterrupt):

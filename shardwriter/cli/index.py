@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import print_json, reported
+from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reported
 
 
 def index(
@@ -14,10 +14,8 @@ def index(
     idx: Annotated[
         bool, typer.Option("--idx", help="Write <shard>.idx for DALI and the PyPI loader too.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show tracebacks with errors.")
-    ] = False,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Make the index of a shard set from its shards: where every record ends.
 

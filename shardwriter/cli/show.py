@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import hint, reported
+from shardwriter.cli.common import VerboseOption, hint, reported
 
 
 def show(
@@ -14,9 +14,7 @@ def show(
     start: Annotated[int, typer.Option(min=0, help="First record, counted from 0.")] = 0,
     count: Annotated[int, typer.Option(min=1, help="How many records.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one record a line.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show tracebacks with errors.")
-    ] = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Show records, decoded, in reading order.
 

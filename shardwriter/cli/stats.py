@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import print_json, reading_bar, reported
+from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reading_bar, reported
 
 
 class _Check(str, Enum):
@@ -30,10 +30,8 @@ def stats(
     all_shards: Annotated[
         bool, typer.Option("--all-shards", help="Show every shard, however many there are.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show tracebacks with errors.")
-    ] = False,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Say how many records there are, how they are balanced, and what is damaged.
 

@@ -6,15 +6,13 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import print_json, reading_bar, reported
+from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reading_bar, reported
 
 
 def verify(
     out: Annotated[str, typer.Argument(help="A dataset with a manifest: out/train, its folder.")],
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show tracebacks with errors.")
-    ] = False,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Prove a finished dataset: every shard, every count and the index against the manifest.
 

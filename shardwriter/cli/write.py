@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwriter.cli.common import hint, print_json, reported, terminable, writing_bar
+from shardwriter.cli.common import (
+    JsonOption,
+    VerboseOption,
+    hint,
+    print_json,
+    reported,
+    terminable,
+    writing_bar,
+)
 
 if TYPE_CHECKING:
     from shardwriter.sources import Source
@@ -92,10 +100,8 @@ def write(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show tracebacks with errors.")
-    ] = False,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Write data as N TFRecord shards: item i goes to shard i mod N.
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from shardwriter.canonical import RepeatedKey, unique_keys
 from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import SourceError
 from shardwriter.sources.jsonl_values import Constant, RowTyping
@@ -26,26 +27,17 @@ def _parse_int(digits: str) -> int | float:
         return float(digits)
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _NoRow(f"the key {twice!r} stands twice in one object")
-    return row
-
-
 class _NoRow(Exception):
     """Why a line is no row."""
 
 
 _CHECKED: Final[_Parse] = json.JSONDecoder(
-    object_pairs_hook=_without_repeats, parse_constant=Constant
+    object_pairs_hook=unique_keys, parse_constant=Constant
 ).raw_decode
 _PLAIN: Final[_Parse] = json.JSONDecoder().raw_decode
 # For numbers that int() does not read; slower.
 _CHECKED_LONG: Final[_Parse] = json.JSONDecoder(
-    object_pairs_hook=_without_repeats, parse_constant=Constant, parse_int=_parse_int
+    object_pairs_hook=unique_keys, parse_constant=Constant, parse_int=_parse_int
 ).raw_decode
 _PLAIN_LONG: Final[_Parse] = json.JSONDecoder(parse_int=_parse_int).raw_decode
 _LITERAL: Final[_Parse] = json.JSONDecoder(
@@ -162,9 +154,11 @@ def _scan(line: str) -> tuple[Any, int]:
     try:
         try:
             return _CHECKED(line, 0)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RepeatedKey):
             raise
         except ValueError:
             return _CHECKED_LONG(line, 0)
     except json.JSONDecodeError as error:
         raise _NoRow(f"not JSON: {error.msg} (column {error.pos + 1})") from None
+    except RepeatedKey as error:
+        raise _NoRow(str(error)) from None

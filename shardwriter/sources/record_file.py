@@ -17,8 +17,8 @@ from shardwriter.tfrecord import (
     HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
     frame_header,
-    read_frames,
 )
+from shardwriter.tfrecord_reader import read_frames
 
 _WINDOW_BYTES: Final = 1 << 14  # read at a time to find headers
 _AHEAD_BYTES: Final = 1 << 16  # of records that are read in order

@@ -28,9 +28,7 @@ from shardwriter.naming import parse_shard_file
 from shardwriter.schema import FeatureSummary
 from shardwriter.sources.positions import OffsetTable, OpenFiles, file_changed
 from shardwriter.sources.record_file import RecordFile, damaged
-from shardwriter.tfrecord import (
-    read_frames,
-)
+from shardwriter.tfrecord_reader import read_frames
 
 KIND: Final = "tfrecord"
 
