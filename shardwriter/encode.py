@@ -6,8 +6,8 @@ counts of the records that it made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -19,8 +19,9 @@ from shardwriter.example_columns import Column, encode_columns
 from shardwriter.feature_types import FeatureType
 from shardwriter.labels import LabelCounts
 from shardwriter.options import SKIP, DatasetOptions
-from shardwriter.schema import Schema
+from shardwriter.schema import FeatureSummary, Schema
 from shardwriter.sources import ColumnSource, Item, RecordSource, Source
+from shardwriter.stages import Stopwatch
 
 DEFAULT_LABEL: Final = "image/class/label"
 
@@ -76,6 +77,15 @@ class RecordEncoder:
                 self.labels.add(item_index, value)
         return payload
 
+    def merge(self, features: Mapping[str, FeatureSummary], labels: LabelCounts) -> None:
+        """Add what another encoder has learnt from other items of the same dataset.
+
+        Raises:
+            SchemaConflict: A feature has types that do not go together.
+        """
+        self.schema.merge(features)
+        self.labels.merge(labels)
+
     def encode_block(self, indices: Sequence[int], columns: Mapping[str, Column]) -> list[bytes]:
         """Encode many items of planned features at once."""
         payloads = encode_columns(columns, self._kinds)
@@ -99,11 +109,22 @@ class ItemEncoder:
         source: Where they come from.
         options: The map, the label, and fixed types.
         num_shards: N.
+        place: int64[1] that is kept at the index of the item at hand.
+        watch: Told of the time that every stage takes.
     """
 
-    def __init__(self, source: Source, options: DatasetOptions, num_shards: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        options: DatasetOptions,
+        num_shards: int,
+        place: MutableSequence[int] | None = None,
+        watch: Stopwatch | None = None,
+    ) -> None:
         self._source = source
         self._map = options.map
+        self._place = array("q", [-1]) if place is None else place
+        self._watch = watch or Stopwatch()
         # What a map returns is not what the source planned. A source that takes fixed types has
         # them in its plan already.
         plan = {} if options.map else source.plan
@@ -113,8 +134,6 @@ class ItemEncoder:
             {} if options.map else source.vocabularies,
             options.label or (source.label if not options.map else None),
         )
-        if isinstance(source, RecordSource) and options.map is None and _takes_all(source, options):
-            self.encoder.schema.features.update(deepcopy(dict(source.summaries)))
 
     def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, bytes | None]]:
         """Yield the record of every item, or None for one that the map skipped.
@@ -128,35 +147,56 @@ class ItemEncoder:
         if self._map is None and isinstance(self._source, ColumnSource):
             yield from self._in_blocks(self._source, iter(items))
             return
+        watch = self._watch
         for item_index, item in items:
-            yield item_index, self.record(item_index, item)
+            timed = watch.start()
+            yield item_index, self.record(item_index, item, watch if timed else None)
+            if timed:
+                watch.lap("write")
+                watch.stop()
 
-    def record(self, item_index: int, item: Item) -> bytes | None:
+    def record(self, item_index: int, item: Item, watch: Stopwatch | None = None) -> bytes | None:
         """Return the record of one item, or None where the map skipped it."""
+        self._place[0] = item_index
         try:
             features = self._load(item)
+            if watch is not None:
+                watch.lap("read")
+            if self._map is not None:
+                features = self._mapped(self._map, features)
+                if watch is not None:
+                    watch.lap("map")
             if features is SKIP:
                 return None
-            return self.encoder.encode(item_index, features)
+            record = self.encoder.encode(item_index, features)
         except ShardwriterError as error:
-            raise error.locate(index=item_index, item=self._source.key(item)) from error.__cause__
+            raise self._located(error, item_index, item) from error.__cause__
+        except (Exception, SystemExit) as error:  # a value's own __array__, say
+            raised = CallableError(_phrase("encoding the item", error))
+            raise self._located(raised, item_index, item) from error
+        if watch is not None:
+            watch.lap("encode")
+        return record
+
+    def _located(self, error: ShardwriterError, item_index: int, item: Item) -> ShardwriterError:
+        return error.locate(index=item_index, item=self._source.key(item))
 
     def _load(self, item: Item) -> Any:
         try:
-            features = self._source.load(item)
+            return self._source.load(item)
         except ShardwriterError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CallableError(_phrase("loading the item", error)) from error
-        if self._map is None:
-            return features
+
+    def _mapped(self, function: Callable[[Any], Any], features: Any) -> Any:
         if isinstance(self._source, RecordSource):
             features = self._source.decode(features)
         try:
-            mapped = self._map(features)
+            mapped = function(features)
         except ShardwriterError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise CallableError(
                 _phrase("the map", error), hint="the traceback is shown with -v"
             ) from error
@@ -169,10 +209,16 @@ class ItemEncoder:
     def _in_blocks(
         self, source: ColumnSource, items: Iterator[tuple[int, Item]]
     ) -> Iterator[tuple[int, bytes | None]]:
+        watch = self._watch
         while block := list(islice(items, source.block_items)):
+            watch.start_block()
             indices, descriptors = zip(*block, strict=True)
+            self._place[0] = indices[0]
             try:
-                payloads = self.encoder.encode_block(indices, source.load_columns(descriptors))
+                columns = source.load_columns(descriptors)
+                watch.lap("read")
+                payloads = self.encoder.encode_block(indices, columns)
+                watch.lap("encode")
             except Exception as error:
                 # Which row it was is found by going through them one by one.
                 for item_index, item in block:
@@ -181,16 +227,12 @@ class ItemEncoder:
                     error.locate(index=indices[0])
                 raise
             yield from zip(indices, payloads, strict=True)
+            watch.lap("write")
+            watch.stop()
 
 
 def _count_none(values: Sequence[Any]) -> int:
     return list(map(type, values)).count(type(None))  # count(None) would compare arrays
-
-
-def _takes_all(source: Source, options: DatasetOptions) -> bool:
-    """Whether the limit leaves nothing out."""
-    num_items = source.num_items
-    return options.limit is None or (num_items is not None and num_items <= options.limit)
 
 
 def _read(features: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,6 +243,6 @@ def _read(features: Mapping[str, Any]) -> dict[str, Any]:
         raise CallableError(_phrase("reading the item's features", error)) from error
 
 
-def _phrase(what: str, error: Exception) -> str:
+def _phrase(what: str, error: BaseException) -> str:
     text = str(error)
     return f"{what} raised {type(error).__name__}" + (f": {text}" if text else "")

@@ -6,21 +6,25 @@ descriptors only; loading, mapping and encoding come after, wherever the engine 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwriter import canonical
 from shardwriter.callables import describe_callable
-from shardwriter.encode import ItemEncoder
+from shardwriter.encode import ItemEncoder, RecordEncoder
 from shardwriter.errors import OptionError
 from shardwriter.naming import Output, ShardPattern
 from shardwriter.options import DatasetOptions
 from shardwriter.permutation import ALGORITHM, Permutation
-from shardwriter.sources import Item, Source
+from shardwriter.sources import Item, RecordSource, Source
+from shardwriter.stages import Stopwatch
+from shardwriter.worker import Worker
 
 _ORDER_BLOCK: Final = 1 << 16
 _SAMPLE_ITEMS: Final = 64
@@ -51,13 +55,70 @@ class Job:
         """T; None where only the end of the source tells."""
         return count_items(self.source, self.options)
 
-    def encoder(self) -> ItemEncoder:
-        """Return a fresh encoder for the job's items."""
-        return ItemEncoder(self.source, self.options, self.num_shards)
+    def encoder(
+        self, place: MutableSequence[int] | None = None, watch: Stopwatch | None = None
+    ) -> ItemEncoder:
+        """Return a fresh encoder for the job's items; see :class:`ItemEncoder`."""
+        return ItemEncoder(self.source, self.options, self.num_shards, place, watch)
+
+    def learnt(self) -> RecordEncoder:
+        """Return an encoder that others can be merged into: what is known without any record."""
+        encoder = self.encoder().encoder
+        takes_all = self.options.limit is None or self.num_items == self.source.num_items
+        if isinstance(self.source, RecordSource) and self.options.map is None and takes_all:
+            encoder.schema.merge(self.source.summaries)
+        return encoder
 
     def items(self) -> Iterator[tuple[int, Item]]:
         """Yield (index, descriptor) of every item, in order of index."""
-        return enumerate(_ordered(self.source, self.options))
+        if self.options.shuffle_seed is not None:
+            check_shuffle(self.source, self.options)
+            return self.items_of(range(self.num_shards))
+        return enumerate(islice(self.source.items(), self.options.limit))
+
+    def items_of(self, shards: range) -> Iterator[tuple[int, Item]]:
+        """Yield (index, descriptor) of the items of some shards, in order of index.
+
+        Only for a source with random access.
+        """
+        num_items = self.num_items
+        assert num_items is not None
+        row = np.array(shards, np.int64)
+        rows_at_once = max(1, _ORDER_BLOCK // max(1, len(row)))
+        step = rows_at_once * self.num_shards
+        for start in range(0, num_items, step):
+            starts = np.arange(start, min(start + step, num_items), self.num_shards)
+            indices = (starts[:, None] + row).ravel()
+            indices = indices[indices < num_items]
+            yield from zip(
+                indices.tolist(),
+                map(self.source.item, self.source_indices(indices).tolist()),
+                strict=True,
+            )
+
+    def source_indices(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64[n]: where in the source the items of these indices stand."""
+        permutation = self._permutation
+        return indices if permutation is None else permutation(indices)
+
+    @cached_property
+    def _permutation(self) -> Permutation | None:
+        if self.options.shuffle_seed is None:
+            return None
+        check_shuffle(self.source, self.options)
+        assert self.num_items is not None
+        return Permutation(self.num_items, self.options.shuffle_seed)
+
+    def worker(
+        self, index: int, num_workers: int, shards: range, place: MutableSequence[int]
+    ) -> Worker:
+        """Return what the user's code is told of the worker that it runs in."""
+
+        def source_index(item_index: int) -> int:
+            return int(self.source_indices(np.array([item_index]))[0])
+
+        seed = self.options.shuffle_seed or 0
+        return Worker(index, num_workers, self.num_shards, shards, seed, source_index, place)
 
     def order_json(self) -> dict[str, Any]:
         """Return the manifest's ``order``."""
@@ -95,15 +156,6 @@ def count_items(source: Source, options: DatasetOptions) -> int | None:
     return min(source.num_items, options.limit)
 
 
-def _ordered(source: Source, options: DatasetOptions) -> Iterator[Item]:
-    if options.shuffle_seed is None:
-        return islice(source.items(), options.limit)
-    check_shuffle(source, options)
-    num_items = count_items(source, options)
-    assert num_items is not None
-    return _shuffled(source, num_items, options.shuffle_seed)
-
-
 def check_shuffle(source: Source, options: DatasetOptions) -> None:
     """Refuse to shuffle a source that gives its items one after the other.
 
@@ -117,13 +169,6 @@ def check_shuffle(source: Source, options: DatasetOptions) -> None:
             "a source that gives its items one after the other can not be shuffled",
             hint="shuffling needs a folder, a table, or an object with __len__ and __getitem__",
         )
-
-
-def _shuffled(source: Source, num_items: int, seed: int) -> Iterator[Item]:
-    permutation = Permutation(num_items, seed)
-    for start in range(0, num_items, _ORDER_BLOCK):
-        block = np.arange(start, min(start + _ORDER_BLOCK, num_items))
-        yield from map(source.item, permutation(block).tolist())
 
 
 @dataclass(frozen=True)

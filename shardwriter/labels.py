@@ -1,14 +1,32 @@
-"""Counting labels while records are written: the class mix, in all and per shard."""
+"""Counting labels while records are written: the class mix, in all and per shard.
+
+Counts that were gathered side by side are merged, and give what one counter would have given.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import add
 from typing import Any, Final
 
 import numpy as np
 
 _MAX_CELLS: Final = 1_000_000  # shards x labels that are counted per shard
 _MAX_LABELS: Final = 100_000  # a feature with more values is no label
+
+
+@dataclass
+class _Label:
+    """One label: how it is spelled, its count in all and per shard, and its first and last item."""
+
+    spelled: str
+    count: int
+    shards: list[int] | None
+    first: int
+    last: int
 
 
 class LabelCounts:
@@ -22,57 +40,83 @@ class LabelCounts:
     def __init__(self, feature: str, num_shards: int) -> None:
         self.feature = feature
         self._num_shards = num_shards
-        self._totals: dict[Any, int] = {}
-        self._shards: dict[Any, list[int]] | None = {}
-        self._last: Any = self  # equals no label
-        self._changes = 0
+        self._labels: dict[Any, _Label] = {}
+        self._per_shard = True
         self.too_many = False
 
     def add(self, item_index: int, value: Any) -> None:
-        """Count the label, or the labels, of one item."""
+        """Count the label, or the labels, of one item; items come in order."""
         if self.too_many:
             return
-        for label in _labels(value):
-            if label != self._last:
-                self._last = label
-                self._changes += 1
-            count = self._totals.get(label)
-            if count is None:
-                if not self._admit(label):
+        for key in _labels(value):
+            label = self._labels.get(key)
+            if label is None:
+                label = self._admit(key, str(key), item_index)
+                if label is None:
                     return
-                count = 0
-            self._totals[label] = count + 1
-            if self._shards is not None:
-                self._shards[label][item_index % self._num_shards] += 1
+            label.count += 1
+            label.last = item_index
+            if label.shards is not None:
+                label.shards[item_index % self._num_shards] += 1
 
-    def _admit(self, label: Any) -> bool:
-        if len(self._totals) >= _MAX_LABELS:
-            self.too_many = True
-            self._totals, self._shards = {}, None
-            return False
-        if self._shards is not None:
-            if (len(self._shards) + 1) * self._num_shards > _MAX_CELLS:
-                self._shards = None
-            else:
-                self._shards[label] = [0] * self._num_shards
-        return True
+    def _admit(self, key: Any, spelled: str, item_index: int) -> _Label | None:
+        """Take a new label up; None where there are too many."""
+        if len(self._labels) >= _MAX_LABELS:
+            self._give_up()
+            return None
+        if (len(self._labels) + 1) * self._num_shards > _MAX_CELLS:
+            self._drop_shards()
+        row = [0] * self._num_shards if self._per_shard else None
+        label = self._labels[key] = _Label(spelled, 0, row, item_index, item_index)
+        return label
+
+    def _give_up(self) -> None:
+        self.too_many = True
+        self._labels = {}
+
+    def _drop_shards(self) -> None:
+        if self._per_shard:
+            self._per_shard = False
+            for label in self._labels.values():
+                label.shards = None
+
+    def merge(self, other: LabelCounts) -> None:
+        """Add the counts of other items of the same dataset."""
+        if self.too_many or other.too_many:
+            self._give_up()
+            return
+        if not other._per_shard:
+            self._drop_shards()
+        for key, theirs in other._labels.items():
+            # A NaN that came from another process is another object.
+            key = math.nan if key != key else key
+            mine = self._labels.get(key) or self._admit(key, theirs.spelled, theirs.first)
+            if mine is None:
+                return
+            if theirs.first < mine.first:  # 1 and 1.0 are one label: the first item spells it
+                mine.spelled, mine.first = theirs.spelled, theirs.first
+            mine.last = max(mine.last, theirs.last)
+            mine.count += theirs.count
+            if mine.shards is not None and theirs.shards is not None:
+                mine.shards = list(map(add, mine.shards, theirs.shards))
 
     @property
     def is_sorted(self) -> bool:
         """Whether every label came in one run, and there are several of several items."""
-        num_labels = len(self._totals)
-        return 1 < num_labels == self._changes < sum(self._totals.values())
+        labels = sorted(self._labels.values(), key=lambda label: label.first)
+        if not 1 < len(labels) < sum(label.count for label in labels):
+            return False
+        return all(a.last < b.first for a, b in pairwise(labels))
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the manifest's ``labels``; None where nothing was counted."""
-        if not self._totals:
-            return None
-        counts = {str(label): count for label, count in self._totals.items()}
-        if len(counts) != len(self._totals):  # 1 and "1" are two labels of one spelling
+        labels = self._labels.values()
+        counts = {label.spelled: label.count for label in labels}
+        if not counts or len(counts) != len(labels):  # 1 and "1" are two labels of one spelling
             return None
         entry: dict[str, Any] = {"counts": counts, "feature": self.feature}
-        if self._shards is not None:
-            entry["shards"] = {str(label): row for label, row in self._shards.items()}
+        if self._per_shard:
+            entry["shards"] = {label.spelled: label.shards for label in labels}
         return entry
 
 
@@ -87,4 +131,6 @@ def _labels(value: Any) -> Iterable[Any]:
         value = value.item()
     elif hasattr(value, "__array__"):
         return _labels(np.asarray(value).ravel().tolist())
+    if isinstance(value, float) and value != value:
+        value = math.nan  # so that all of them are one label
     return (int(value),) if isinstance(value, int) else (value,)

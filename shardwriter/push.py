@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -16,11 +17,10 @@ from contextlib2 import ExitStack
 
 from shardwriter import canonical
 from shardwriter.encode import RecordEncoder
-from shardwriter.engines.serial import CHECKPOINT_BYTES, checkpoint, open_shards, seal_all
+from shardwriter.engines.part import CHECKPOINT_BYTES, Done, GrowingShards, gather, note_types
 from shardwriter.errors import OptionError, RecordTooLarge, ShardwriterError, StorageError
 from shardwriter.feature_types import FeatureType
 from shardwriter.job import check_output_fits
-from shardwriter.journal import Journal
 from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
 from shardwriter.rundir import RunDirectory
@@ -40,11 +40,10 @@ class DatasetWriter:
         manifest: The published manifest; None before the block has ended.
     """
 
-    def __init__(self, shards: list[ShardFile], journal: Journal, encoder: RecordEncoder) -> None:
+    def __init__(self, shards: GrowingShards, encoder: RecordEncoder) -> None:
         self._shards = shards
         self._encoder = encoder
-        self._journal = journal
-        encoder.schema.on_widen = lambda features: journal.fact(schema=features)
+        encoder.schema.on_widen = partial(note_types, shards.journal)
         self._since_checkpoint = 0
         self._failed = False
         self.num_items = 0
@@ -65,11 +64,12 @@ class DatasetWriter:
         except ShardwriterError as error:
             raise error.locate(index=self.num_items) from error.__cause__
         try:
-            self._shards[self.num_items % len(self._shards)].write(record)
+            files = self._shards.files
+            files[self.num_items % len(files)].write(record)
             self.num_items += 1
             self._since_checkpoint += len(record)
             if self._since_checkpoint >= CHECKPOINT_BYTES:
-                checkpoint(self._shards, self._journal, self._encoder)
+                self._shards.checkpoint(self._encoder)
                 self._since_checkpoint = 0
         except RecordTooLarge as error:
             raise error.locate(index=self.num_items) from None
@@ -109,13 +109,13 @@ def open_writer(
         begun = _begin(stack, output, overwrite=overwrite)
         journal = begun.run.journal(attempt=0, worker=0)
         stack.callback(journal.close)
-        shards = open_shards(stack, begun.run, journal, output.num_shards)
-        encoder = RecordEncoder(len(shards), schema, None, label)
-        writer = DatasetWriter(shards, journal, encoder)
+        shards = GrowingShards(stack, begun.run, journal, range(output.num_shards))
+        encoder = RecordEncoder(output.num_shards, schema, None, label)
+        writer = DatasetWriter(shards, encoder)
         yield writer
         if writer._failed:
             raise _not_whole(begun.run.path)
-        writer.manifest = begun.publish(shards, journal, encoder, writer.num_items)
+        writer.manifest = begun.publish(shards, encoder, writer.num_items)
 
 
 def open_sharded_writers(
@@ -148,18 +148,19 @@ def open_sharded_writers(
     begun = _begin(exit_stack, output, overwrite=overwrite)
     journal = begun.run.journal(attempt=0, worker=0)
     exit_stack.callback(journal.close)
-    shards = open_shards(exit_stack, begun.run, journal, output.num_shards)
+    shards = GrowingShards(exit_stack, begun.run, journal, range(output.num_shards))
+    writers = list(shards.files.values())
 
     def publish(
         kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         if kind is None:
-            num_items = sum(shard.num_records for shard in shards)
-            begun.publish(shards, journal, RecordEncoder(len(shards)), num_items)
+            num_items = sum(writer.num_records for writer in writers)
+            begun.publish(shards, RecordEncoder(len(writers)), num_items)
 
     # Pushed last, so it runs first, while the shards are still open.
     exit_stack.push(publish)
-    return shards
+    return writers
 
 
 class _Begun:
@@ -170,12 +171,13 @@ class _Begun:
         self._output = output
         self._published = False
 
-    def publish(
-        self, shards: list[ShardFile], journal: Journal, encoder: RecordEncoder, num_items: int
-    ) -> Manifest:
+    def publish(self, shards: GrowingShards, encoder: RecordEncoder, num_items: int) -> Manifest:
         """Seal and publish; refuse shards that hold half of a write that failed."""
         run = self.run
-        outcome = seal_all(shards, journal, encoder, num_items, [])
+        by_number = shards.seal(encoder, num_items)
+        base = RecordEncoder(len(by_number), label=encoder.labels.feature)
+        done = Done(encoder.schema.features, encoder.labels, by_number)
+        outcome = gather(base, [done], num_items)
         for number, sealed in enumerate(outcome.shards):
             path, ends = run.shard_path(number), run.index_path(number)
             found = run.storage.size(path), run.storage.size(ends)

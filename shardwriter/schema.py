@@ -66,11 +66,11 @@ class Schema:
         vocabularies: Names of the values of integer features, by feature.
 
     Attributes:
-        on_widen: Told of the entries of features whose type has widened with a record, when that
-            record was joined in.
+        on_widen: Told of the features whose type has widened with a record, when that record was
+            joined in.
     """
 
-    on_widen: Callable[[dict[str, Any]], None] | None = None
+    on_widen: Callable[[Mapping[str, FeatureSummary]], None] | None = None
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Schema:
             self._forget(features, error.feature, widened)
             raise
         if widened and self.on_widen is not None:
-            self.on_widen({name: self.features[name].to_json() for name, *_ in widened})
+            self.on_widen({name: self.features[name] for name, *_ in widened})
 
     def _forget(
         self,
@@ -171,13 +171,8 @@ class Schema:
         try:
             joined = summary.type.join(found)
         except ValueError as conflict:
-            first = "the plan" if summary.first_item is None else f"item {summary.first_item}"
-            raise SchemaConflict(
-                f"{_phrase(found)} here, {_phrase(summary.type)} in {first} ({conflict})",
-                hint=_remedy(name, found, summary.type),
-                feature=name,
-                index=item_index,
-            ) from None
+            here = FeatureSummary(found, first_item=item_index)
+            raise _conflict(name, summary, here, conflict) from None
         if summary.first_item is None and planned is None:
             summary.first_item = item_index
         summary.type = joined
@@ -188,15 +183,22 @@ class Schema:
             return describe(name, value)
         return as_planned(describe(name, value, planned.kind), planned, value)
 
-    def merge_counts(self, other: Schema) -> None:
-        """Join another part's features in; for schemas that were gathered side by side."""
-        for name, theirs in other.features.items():
+    def merge(self, features: Mapping[str, FeatureSummary]) -> None:
+        """Join in what was learnt from other items; any order and division gives the same.
+
+        Raises:
+            SchemaConflict: A feature has types that do not go together; names an item of each.
+        """
+        for name, theirs in features.items():
             mine = self.features.setdefault(name, FeatureSummary(FeatureType()))
-            self._seen.setdefault(name, set())
+            self._seen.setdefault(name, set()).clear()
             try:
-                mine.type = mine.type.join(theirs.type)
+                joined = mine.type.join(theirs.type)
             except ValueError as conflict:
-                raise SchemaConflict(str(conflict), feature=name) from None
+                raise _conflict(name, mine, theirs, conflict) from None
+            firsts = [i for i in (mine.first_item, theirs.first_item) if i is not None]
+            mine.first_item = min(firsts, default=None)
+            mine.type = joined
             mine.present += theirs.present
             mine.unset += theirs.unset
             mine.vocabulary = mine.vocabulary or theirs.vocabulary
@@ -204,6 +206,20 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Return the manifest's ``schema``."""
         return {"features": {name: self.features[name].to_json() for name in sorted(self.features)}}
+
+
+def _conflict(
+    name: str, a: FeatureSummary, b: FeatureSummary, conflict: ValueError
+) -> SchemaConflict:
+    """Return the error for two types that do not go together, seen from the later item."""
+    first, here = sorted((a, b), key=lambda s: -1 if s.first_item is None else s.first_item)
+    place = "the plan" if first.first_item is None else f"item {first.first_item}"
+    return SchemaConflict(
+        f"{_phrase(here.type)} here, {_phrase(first.type)} in {place} ({conflict})",
+        hint=_remedy(name, here.type, first.type),
+        feature=name,
+        index=here.first_item,
+    )
 
 
 def _phrase(feature_type: FeatureType) -> str:

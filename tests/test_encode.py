@@ -244,11 +244,18 @@ def test_our_own_errors_keep_their_class_cause_and_place():
     assert caught.value.index == 77
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), GeneratorExit()])
 def test_interrupts_pass(stop):
     with pytest.raises(type(stop)) as caught:
         encode([{}], map=fail(stop))
     assert caught.value is stop
+
+
+def test_an_exit_in_the_users_code_is_an_error():
+    stop = SystemExit(0)
+    with pytest.raises(CallableError, match="the map raised SystemExit: 0") as caught:
+        encode([{}], map=fail(stop))
+    assert caught.value.__cause__ is stop
 
 
 def test_a_mapping_that_fails_when_it_is_read_is_located():

@@ -232,13 +232,13 @@ def test_the_order_of_records_changes_nothing():
 )
 def test_parts_that_are_merged_give_what_the_whole_gives(records, cut):
     whole, left, right = observed(records), observed(records[:cut]), observed(records[cut:])
-    left.merge_counts(right)
+    left.merge(right.features)
     assert left.to_json() == whole.to_json()
 
 
 def test_parts_that_conflict_can_not_be_merged():
     with pytest.raises(SchemaConflict) as caught:
-        observed([{"a": 1}]).merge_counts(observed([{"a": 1.5}]))
+        observed([{"a": 1}]).merge(observed([{"a": 1.5}]).features)
     assert caught.value.feature == "a"
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.crc32c import crc32c
-from shardwriter.engines import serial
+from shardwriter.engines import part
 from shardwriter.engines.serial import run_serial
 from shardwriter.errors import CallableError, RecordTooLarge
 from shardwriter.job import Job
@@ -85,7 +85,7 @@ def test_gaps_keep_their_index(tmp_path_factory, records, num_shards, checkpoint
     folder = tmp_path_factory.mktemp("gaps")
     data = (lambda: iter(records)) if stream else records
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serial, "CHECKPOINT_BYTES", checkpoint_bytes)
+        patch.setattr(part, "CHECKPOINT_BYTES", checkpoint_bytes)
         manifest = sw.write(
             data, folder / f"t@{num_shards}", map=lambda r: SKIP if r is None else r
         )
@@ -163,8 +163,8 @@ def events(monkeypatch):
 
 
 def test_a_gap_is_on_the_disk_before_any_later_frame(engine, events, monkeypatch):
-    monkeypatch.setattr(serial, "_MAX_BUFFER_BYTES", 1)
-    monkeypatch.setattr(serial, "_ALL_BUFFERS_BYTES", 1)
+    monkeypatch.setattr(part, "_MAX_BUFFER_BYTES", 1)
+    monkeypatch.setattr(part, "_ALL_BUFFERS_BYTES", 1)
     # Records of over 4,096 bytes go to the disk one by one.
     records = [bytes([i]) * 5000 for i in range(12)]
     skipped = {0, 3, 4, 11}
@@ -183,7 +183,7 @@ def test_the_end_is_on_the_disk_before_the_last_frames(engine, events):
 
 
 def test_checkpoints_come_after_so_many_bytes(engine, monkeypatch):
-    monkeypatch.setattr(serial, "CHECKPOINT_BYTES", 100)
+    monkeypatch.setattr(part, "CHECKPOINT_BYTES", 100)
     _, _, facts = engine([b"x" * 30] * 20, 3)
     points = [fact for fact in facts if "checkpoint" in fact]
     # Every fourth record brings 120 bytes.
@@ -194,7 +194,7 @@ def test_checkpoints_come_after_so_many_bytes(engine, monkeypatch):
 
 
 def test_a_checkpoint_is_what_lies_on_the_disk(engine, monkeypatch, tmp_path):
-    monkeypatch.setattr(serial, "CHECKPOINT_BYTES", 1)
+    monkeypatch.setattr(part, "CHECKPOINT_BYTES", 1)
     found = []
     sync = Journal.sync
 
@@ -233,7 +233,7 @@ def test_the_journal_tells_the_whole_run(engine):
 def test_checkpoints_change_no_byte(tmp_path, monkeypatch):
     data = [{"x": i, "y": "ab"[i % 2]} for i in range(50)]
     for folder, limit in (("a", 1 << 40), ("b", 1), ("c", 77)):
-        monkeypatch.setattr(serial, "CHECKPOINT_BYTES", limit)
+        monkeypatch.setattr(part, "CHECKPOINT_BYTES", limit)
         sw.write(data, tmp_path / folder / "t@4", label="y")
     for name in os.listdir(tmp_path / "a"):
         contents = {(tmp_path / folder / name).read_bytes() for folder in "abc"}
@@ -265,12 +265,12 @@ def test_a_record_that_is_too_large_is_named(engine, monkeypatch):
 
 
 def test_progress_is_told(engine, monkeypatch):
-    monkeypatch.setattr(serial, "_PROGRESS_S", 0)
+    monkeypatch.setattr(part, "REPORT_S", 0)
     told = []
-    engine([b"abc"] * 5, 2, progress=lambda *state: told.append(state))
-    assert told[-1] == (5, 5, 15)
-    assert told[0][0] == 1
-    assert told == sorted(told)
+    engine([b"abc"] * 5, 2, progress=told.append)
+    assert [work.num_done for work in told] == [1, 2, 3, 4, 5, 5, 5]
+    last = told[-1]
+    assert (last.num_items, last.payload_bytes, last.num_gaps) == (5, 15, 0)
 
 
 # -- what it costs -------------------------------------------------------------------------------
@@ -310,9 +310,9 @@ def test_memory_does_not_grow_with_the_number_of_records(tmp_path):
     code = """
 import sys, tracemalloc
 import shardwriter as sw
-from shardwriter.engines import serial
+from shardwriter.engines import part
 
-serial._MAX_BUFFER_BYTES = 4096  # filled many times over by either run
+part._MAX_BUFFER_BYTES = 4096  # filled many times over by either run
 
 def data(n):
     for i in range(n):
@@ -352,8 +352,8 @@ def test_facts_are_written_before_any_later_frame(engine, monkeypatch):
     real_fact, real_write = Journal.fact, LocalFile.write
     monkeypatch.setattr(Journal, "fact", note)
     monkeypatch.setattr(LocalFile, "write", write)
-    monkeypatch.setattr(serial, "_MAX_BUFFER_BYTES", 1)
-    monkeypatch.setattr(serial, "_ALL_BUFFERS_BYTES", 1)
+    monkeypatch.setattr(part, "_MAX_BUFFER_BYTES", 1)
+    monkeypatch.setattr(part, "_ALL_BUFFERS_BYTES", 1)
     data = [{"x": np.zeros(i % 5 + 1, np.int16 if i < 600 else np.int32)} for i in range(1000)]
     engine(data, 2, map=lambda f: SKIP if len(f["x"]) == 3 else {**f, f"n{len(f['x'])}": 1})
     assert len(written) > 2

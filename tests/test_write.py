@@ -422,7 +422,7 @@ def test_ctrl_c_publishes_nothing(tmp_path: Path) -> None:
 def test_work_that_reached_a_checkpoint_is_kept_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardwriter.engines.serial.CHECKPOINT_BYTES", 1000)
+    monkeypatch.setattr("shardwriter.engines.part.CHECKPOINT_BYTES", 1000)
 
     def items() -> object:
         for _ in range(100):
@@ -477,7 +477,9 @@ def test_progress_ends_at_the_number_of_items(tmp_path: Path) -> None:
             time.sleep(0.06)
             yield {"x": i}
 
-    sw.write(slow, tmp_path / "t@2", progress=lambda done, total, _: told.append((done, total)))
+    sw.write(
+        slow, tmp_path / "t@2", progress=lambda work: told.append((work.num_done, work.num_items))
+    )
     assert len(told) > 1
     assert told[0][1] is None
     assert told[-1] == (5, 5)

@@ -8,11 +8,14 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from signal import SIGHUP, SIGINT, SIGTERM
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shardwriter.errors import ShardwriterError, StorageError
+
+if TYPE_CHECKING:
+    from shardwriter.engines import Progress, Work
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 VerboseOption = Annotated[
@@ -89,11 +92,11 @@ def hint(line: str) -> None:
 
 
 @contextmanager
-def writing_bar() -> Iterator[Callable[[int, int | None, int], None] | None]:
+def writing_bar() -> Iterator[Progress | None]:
     """Show items done, rate and time left on stderr, where that is a terminal.
 
     Yields:
-        A function to tell of (items done, items in all, payload bytes); None off a terminal.
+        A function to tell how far the write has come; None off a terminal.
     """
     if not sys.stderr.isatty():
         yield None
@@ -104,8 +107,9 @@ def writing_bar() -> Iterator[Callable[[int, int | None, int], None] | None]:
 
     with _bar("writing", MofNCompleteColumn()) as show:
 
-        def update(done: int, total: int | None, num_bytes: int) -> None:
-            show(done, total, lambda s: f"{rate_text(done, s)}, {bytes_text(num_bytes)}")
+        def update(work: Work) -> None:
+            size = bytes_text(work.payload_bytes)
+            show(work.num_done, work.num_items, lambda s: f"{rate_text(work.num_done, s)}, {size}")
 
         yield update
 

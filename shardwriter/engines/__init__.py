@@ -6,17 +6,36 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwriter.manifest import SealedShard
 
-__all__ = ["Outcome", "Progress"]
+__all__ = ["Outcome", "Progress", "Work"]
 
-Progress = Callable[[int, "int | None", int], None]
-"""Told now and then of the items done, the items in all (None while that is not known), and the
-payload bytes written so far."""
+
+@dataclass(frozen=True)
+class Work:
+    """How far a write has come.
+
+    Attributes:
+        num_done: Items that were loaded, and written or skipped.
+        num_items: Items in all; None while that is not known.
+        payload_bytes: Bytes of the records so far.
+        num_gaps: Items that gave no record.
+        seconds: Time by stage (see :mod:`shardwriter.stages`), of all workers together.
+    """
+
+    num_done: int
+    num_items: int | None
+    payload_bytes: int
+    num_gaps: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+Progress = Callable[[Work], None]
+"""Told now and then how far a write has come, and at its end."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +50,7 @@ class Outcome:
         labels: The manifest's ``labels``.
         labels_sorted: Whether every label came in one run.
         notes: What a person should know, one line each.
+        work: What was done.
     """
 
     shards: list[SealedShard]
@@ -40,3 +60,4 @@ class Outcome:
     labels: dict[str, Any] | None
     labels_sorted: bool
     notes: list[str]
+    work: Work
