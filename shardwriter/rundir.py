@@ -42,6 +42,7 @@ from shardwriter.naming import (
     pattern_from_template,
 )
 from shardwriter.storage import Storage
+from shardwriter.storage.descriptor import Descriptor
 from shardwriter.storage.local import storage_errors
 
 FORMAT: Final = "shardwriter.run/1"
@@ -62,7 +63,7 @@ class RunDirectory:
     Use :meth:`claim`. As a context manager it gives the lock back.
     """
 
-    def __init__(self, directory: str, name: str, storage: Storage, lock: int) -> None:
+    def __init__(self, directory: str, name: str, storage: Storage, lock: Descriptor) -> None:
         self.directory = directory
         self.name = name
         self.path = os.path.join(directory, partial_dir(name))
@@ -112,7 +113,7 @@ class RunDirectory:
                     continue
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
-                return cls(directory, name, storage, lock)
+                return cls(directory, name, storage, Descriptor(lock))
 
     # -- what was found ----------------------------------------------------------------------------
 
@@ -336,9 +337,7 @@ class RunDirectory:
 
     def release(self) -> None:
         """Give the lock back."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._lock.close()
 
     def __enter__(self) -> RunDirectory:
         return self

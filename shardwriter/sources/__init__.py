@@ -14,7 +14,7 @@ from shardwriter.example_columns import Column
 from shardwriter.feature_types import FeatureType
 from shardwriter.schema import FeatureSummary
 
-__all__ = ["ColumnSource", "Item", "RecordSource", "Source"]
+__all__ = ["ColumnSource", "HoldingSource", "Item", "RecordSource", "Source"]
 
 Item = Any
 """A source's own descriptor of an item; picklable."""
@@ -27,6 +27,8 @@ class Source(Protocol):
         kind: The name that ``--format`` has for it.
         num_items: How many items there are; None where only the end tells.
         random_access: Whether :meth:`item` gives any item cheaply.
+        travels: Whether :meth:`item` works in another process too, when this object is sent there.
+            Where it does not, items are sent; :meth:`key` and :meth:`load` work anywhere.
         stable: Whether a second listing gives the same items in the same order.
         plan: Feature types known before the first item is loaded; empty where only loading tells.
             A SourceError where the items have no such types: a map is needed then.
@@ -38,6 +40,7 @@ class Source(Protocol):
     kind: str
     num_items: int | None
     random_access: bool
+    travels: bool
     stable: bool
     vocabularies: Mapping[str, list[str]]
     label: str | None
@@ -79,6 +82,14 @@ class ColumnSource(Protocol):
 
     def load_columns(self, items: Sequence[Item]) -> dict[str, Column]:
         """Return what :meth:`Source.load` would return for each item, by feature."""
+
+
+@runtime_checkable
+class HoldingSource(Protocol):
+    """A source that may hold more than can be sent to another process."""
+
+    def hold(self) -> None:
+        """Load items where the source is: what is sent is what they hold."""
 
 
 @runtime_checkable

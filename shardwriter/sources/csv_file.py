@@ -164,7 +164,7 @@ class CsvFile(RowFile):
         if rows:
             self._take(rows, before, lines, typing, offsets)
         self.crc32c, self.size_bytes = lines.crc32c, lines.num_bytes
-        offsets.append(np.array([self.size_bytes], np.int64))
+        offsets.add(np.array([self.size_bytes], np.int64))
         return num_rows + len(rows)
 
     def _take(
@@ -181,7 +181,7 @@ class CsvFile(RowFile):
             wrong = next(r for r, row in enumerate(rows) if len(row) != width)
             self._wrong_width(rows[wrong], before[wrong] + 1)
         typing.observe(rows, before, self.path)
-        offsets.append(lines.starts(before))
+        offsets.add(lines.starts(before))
 
     def rows(self, begin: int, end: int, num_rows: int) -> list[list[str]]:
         """Parse the rows in a range of bytes."""

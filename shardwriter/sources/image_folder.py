@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import stat
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -42,6 +43,29 @@ class ImageItem(NamedTuple):
     mtime_ns: int
 
 
+class _ImageItems:
+    """Images in columns: a fifth of the memory of a million tuples, and quick to send."""
+
+    def __init__(self) -> None:
+        self._keys: list[str] = []
+        self._facts = array("q")  # label, size and time of each
+
+    def extend(self, items: Iterable[ImageItem]) -> None:
+        for key, *facts in items:
+            self._keys.append(key)
+            self._facts.extend(facts)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, index: int) -> ImageItem:
+        # A negative index would have two meanings here.
+        return ImageItem(self._keys[index], *self._facts[3 * index : 3 * index + 3])
+
+    def __iter__(self) -> Iterator[ImageItem]:
+        return map(self.__getitem__, range(len(self._keys)))
+
+
 class ImageFolder:
     """Images in class folders.
 
@@ -54,30 +78,32 @@ class ImageFolder:
 
     kind = KIND
     random_access = True
+    travels = True
     stable = True
 
     def __init__(self, root: str) -> None:
         self._root = root
         skipped: Counter[str] = Counter()
         folders, loose = _list_root(root, skipped)
-        self._items: list[ImageItem] = []
+        self._items = _ImageItems()
         self.classes: list[str] = []
         empty: list[str] = []
         for folder in folders:
-            found = list(_walk(root, folder, len(self.classes), skipped))
-            if found:
+            before = len(self._items)
+            self._items.extend(_walk(root, folder, len(self.classes), skipped))
+            if len(self._items) > before:
                 self.classes.append(folder)
-                self._items += found
             else:
                 empty.append(folder)
-        if self._items and loose:
+        if len(self._items) and loose:
             raise SourceError(
                 f"{len(loose)} image(s) lie beside the class folders, as {loose[0].key!r}",
                 path=root,
                 hint="move them into a class folder, or out of the way",
             )
-        self._items = self._items or loose
-        if not self._items:
+        if loose:
+            self._items.extend(loose)
+        if not len(self._items):
             raise SourceError(
                 "no image files are in this folder",
                 path=root,

@@ -89,12 +89,12 @@ class JsonLinesFile(RowFile):
             lines = text.split("\n")
             rows, places = self._parse(lines, num_lines)
             typing.observe(rows, places, self.path)
-            offsets.append(starts[np.array(places, np.int64) - (num_lines + 1)])
+            offsets.add(starts[np.array(places, np.int64) - (num_lines + 1)])
             num_rows += len(rows)
             num_lines += len(ends)
             self.size_bytes += len(data)
         self.check_unchanged()
-        offsets.append(np.array([self.size_bytes], np.int64))
+        offsets.add(np.array([self.size_bytes], np.int64))
         return num_rows
 
     def _parse(self, lines: list[str], before: int) -> tuple[list[dict[str, Any]], list[int]]:

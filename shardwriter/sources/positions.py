@@ -8,66 +8,67 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.compression import open_stream
 from shardwriter.errors import CorruptFile, SourceError
+from shardwriter.storage.descriptor import Scratch
 
 MAX_OPEN_FILES: Final = 32
 BOM: Final = b"\xef\xbb\xbf"
 
 
-class OffsetTable:
+class OffsetTable(Scratch):
     """Offsets in a temporary file: 8 bytes a row, none of it in memory."""
 
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as the table
-
-    def append(self, offsets: NDArray[np.int64]) -> None:
+    def add(self, offsets: NDArray[np.int64]) -> None:
         """Append int64[n] offsets."""
-        self._file.write(offsets.tobytes())
+        self.append(offsets.tobytes())
 
     def span(self, first: int, stop: int) -> tuple[int, int]:
         """Return the entries ``first`` and ``stop``."""
-        descriptor = self._file.fileno()
         if stop == first + 1:
-            data = os.pread(descriptor, 16, 8 * first)
+            data = self.read(8 * first, 16)
         else:
-            data = os.pread(descriptor, 8, 8 * first) + os.pread(descriptor, 8, 8 * stop)
+            data = self.read(8 * first, 8) + self.read(8 * stop, 8)
         return int.from_bytes(data[:8], sys.byteorder), int.from_bytes(data[8:], sys.byteorder)
 
-    def __enter__(self) -> OffsetTable:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._file.close()
+    def entries(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Return int64[stop - first]: the entries ``first`` to ``stop`` - 1."""
+        return np.frombuffer(self.read(8 * first, 8 * (stop - first)), np.int64)
 
 
-class Spool:
+class Spool(Scratch):
     """What was unpacked or came through a pipe: all in one temporary file, one after the other."""
 
-    def __init__(self) -> None:
-        self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - lives as long as the table
+    _reader: IO[bytes] | None = None
+
+    def reader(self, begin: int) -> IO[bytes]:
+        """Return the file for reading it through from ``begin`` on; it is closed with this one."""
+        if self._reader is None:
+            self._reader = os.fdopen(os.dup(self.fileno()), "rb")
+        self._reader.seek(begin)
+        return self._reader
+
+    def close(self) -> None:
+        """Close the file."""
+        super().close()
+        if self._reader is not None:
+            self._reader.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
 
     def copy(self, read: Callable[[int], bytes]) -> int:
         """Append everything that can be read, and return where it begins."""
-        begin = self.file.seek(0, os.SEEK_END)
+        begin = self.num_bytes
         while data := read(1 << 20):
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self.file.write(rest) :]
+            self.append(data)
         return begin
-
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.file.close()
 
 
 class InputFile:
@@ -85,19 +86,20 @@ class InputFile:
         self.path = path
         self.mtime_ns = 0
         self._file: IO[bytes] | None = None
+        self._spool: Spool | None = None  # where there is a copy that is read instead
         self._begin = 0
         self._state: tuple[int, ...] | None = None
         try:
             if spool is not None and (path == "-" or not os.path.isfile(path)):
                 with open(0 if path == "-" else path, "rb", closefd=path != "-") as pipe:
-                    self._begin, self._file = spool.copy(pipe.read), spool.file
+                    self._begin, self._spool = spool.copy(pipe.read), spool
                 return
             self.mtime_ns = os.stat(path).st_mtime_ns
             if spool is not None:
                 with open_stream(path) as stream:
                     # No text is a zlib stream, and text such as "x^2" begins like one.
                     if stream.compression == "gzip":
-                        self._begin, self._file = spool.copy(stream.read), spool.file
+                        self._begin, self._spool = spool.copy(stream.read), spool
         except CorruptFile as error:
             raise SourceError(f"can not be unpacked: {error.message}", path=path) from None
         except OSError as error:
@@ -106,7 +108,7 @@ class InputFile:
     @property
     def is_open(self) -> bool:
         """Whether it can be read."""
-        return self._file is not None
+        return self._file is not None or self._spool is not None
 
     def open(self) -> None:
         """Open the file; it has to be as it was the first time."""
@@ -139,8 +141,13 @@ class InputFile:
         if self._state is not None and self._stat() != self._state:
             raise file_changed(self.path)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}  # another process opens its own
+
     def start(self) -> IO[bytes]:
         """Return the open file, at its beginning."""
+        if self._spool is not None:
+            return self._spool.reader(self._begin)
         assert self._file is not None
         self._file.seek(self._begin)
         return self._file
@@ -151,10 +158,12 @@ class InputFile:
         Raises:
             SourceError: They can not be read, or the file has changed.
         """
-        assert self._file is not None
-        self.check_unchanged()
         try:
-            return os.pread(self._file.fileno(), end - begin, self._begin + begin)
+            if self._spool is not None:
+                return self._spool.read(self._begin + begin, end - begin)
+            assert self._file is not None
+            self.check_unchanged()
+            return os.pread(self._file.fileno(), end - begin, begin)
         except OSError as error:
             raise _unreadable(self.path, error) from error
 
@@ -174,6 +183,9 @@ class OpenFiles(list[InputFile]):
             self.pop(0).close()
         self.append(file)
         file.open()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenFiles, (self._limit,)  # another process has none of them open
 
     def __enter__(self) -> OpenFiles:
         return self

@@ -12,13 +12,17 @@ anything at all, when a map turns it into one of these.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from shardwriter.callables import describe_callable, describe_module
 from shardwriter.errors import CallableError, ShardwriterError, SourceError
 from shardwriter.feature_types import FeatureType
 
 KIND = "python"
+
+_IN_MEMORY: Final = (list, tuple, np.ndarray)
 
 
 class PythonSource:
@@ -57,8 +61,19 @@ class PythonSource:
         self._data = data
         self._spent = False
         self.random_access = _is_sequence(data)
+        # Where the data does not travel, an item is what stands there, and not just its index.
+        self.travels = self.random_access and type(data) not in _IN_MEMORY
         self.num_items: int | None = self._count() if self.random_access else None
         self.stable = self.random_access or self._make is not None or not _is_iterator(data)
+
+    def hold(self) -> None:
+        """Load items here: what is sent to another process is what they hold."""
+        self.travels = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.travels:
+            return {**self.__dict__, "_make": None}
+        return {**self.__dict__, "_make": None, "_data": None}
 
     def _call(self) -> Any:
         assert self._make is not None
@@ -82,13 +97,14 @@ class PythonSource:
             raise _raised(error) from error
 
     def items(self) -> Iterator[Any]:
-        """Yield every item; of a sequence, the indices.
+        """Yield every item; of a sequence that travels, the indices.
 
         Raises:
             SourceError: An iterator that was read once is read again.
         """
         if self.random_access:
-            return iter(range(len(self._data)))
+            indices = range(len(self._data))
+            return iter(indices) if self.travels else map(self.item, indices)
         if self._spent:
             data = self._data if self._make is None else self._call()
             if data is self._data and _is_iterator(data):
@@ -102,16 +118,23 @@ class PythonSource:
         return _located(self._data)
 
     def item(self, item_index: int) -> Any:
-        """Return one item of a sequence: its index."""
-        return item_index
+        """Return one item of a sequence: its index, or what stands there."""
+        if self.travels:
+            return item_index
+        try:
+            return self._data[item_index]
+        except ShardwriterError:
+            raise
+        except Exception as error:
+            raise _raised(error, item_index) from error
 
     def key(self, item: Any) -> str | None:
         """Items of Python objects have no names but their numbers."""
         return None
 
     def load(self, item: Any) -> Any:
-        """Return the item itself; of a sequence, what stands at the index."""
-        return self._data[item] if self.random_access else item
+        """Return the item itself, or what stands at its index."""
+        return self._data[item] if self.travels else item
 
     def digest(self) -> dict[str, Any]:
         """Return the reference, the code that the items come from, and the length, if known."""

@@ -70,7 +70,7 @@ class RecordFile(InputFile):
             proof = window[first - window_start : last - window_start]
             proofs.append(proof)
             if len(starts) >= _BATCH or at == self.file_bytes:
-                offsets.append(np.array(starts, np.int64))
+                offsets.add(np.array(starts, np.int64))
                 self.crc32c = extend_crc32c(self.crc32c, b"".join(proofs))
                 self.num_records += len(starts)
                 starts, proofs = [], []
@@ -89,7 +89,7 @@ class RecordFile(InputFile):
             starts.append(at)
             at += FRAME_BYTES + length
         self.check_unchanged()
-        offsets.append(np.array([self.file_bytes], np.int64))
+        offsets.add(np.array([self.file_bytes], np.int64))
 
     def record(self, begin: int, end: int, place: int) -> bytes:
         """Read and prove the record whose frame is [begin, end)."""

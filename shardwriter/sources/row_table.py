@@ -9,7 +9,7 @@ import os
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, Final, Generic, TypeVar
 
 from shardwriter.sources.positions import MAX_OPEN_FILES, InputFile, OffsetTable, OpenFiles, Spool
@@ -44,6 +44,7 @@ class RowTable(Generic[F]):
     """
 
     random_access = True
+    travels = True
     stable = True
     vocabularies: Mapping[str, list[str]] = {}
     label: str | None = None
@@ -51,8 +52,8 @@ class RowTable(Generic[F]):
     def __init__(self, max_open_files: int = MAX_OPEN_FILES) -> None:
         held = ExitStack()
         weakref.finalize(self, held.close)
-        self._offsets = held.enter_context(OffsetTable())
-        self._spool = held.enter_context(Spool())
+        self._offsets = held.enter_context(closing(OffsetTable()))
+        self._spool = held.enter_context(closing(Spool()))
         self._open_files = held.enter_context(OpenFiles(max_open_files))
         self._files: list[F] = []
         self._first_rows: list[int] = []

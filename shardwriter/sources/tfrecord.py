@@ -106,11 +106,11 @@ class TFRecordFiles:
         self._order: ReadingOrder | None = None
         if manifest is not None:
             self._order = ReadingOrder(manifest.num_shards, manifest.gaps)
-        self.random_access = all(map(_is_plain, self._paths))
+        self.random_access = self.travels = all(map(_is_plain, self._paths))
         self.num_items: int | None = manifest.num_records if manifest else None
         held = ExitStack()
         weakref.finalize(self, held.close)
-        self._offsets = held.enter_context(OffsetTable())
+        self._offsets = held.enter_context(closing(OffsetTable()))
         self._open_files = held.enter_context(OpenFiles(_MAX_OPEN_FILES))
         self._files: list[RecordFile] = []
         self._first_records: list[int] = []

@@ -59,6 +59,9 @@ class LocalStorage:
         self._max_open = max(1, max_open)
         self._open: OrderedDict[str, int] = OrderedDict()  # path -> descriptor, oldest first
 
+    def __reduce__(self) -> tuple[type[LocalStorage], tuple[int]]:
+        return LocalStorage, (self._max_open,)  # another process opens its own
+
     def create(self, path: str) -> LocalFile:
         """Create a file, or empty it, and return it for appending."""
         with storage_errors(path):
