@@ -6,8 +6,7 @@ counts of the records that it made.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from shardwriter.options import SKIP, DatasetOptions
 from shardwriter.schema import FeatureSummary, Schema
 from shardwriter.sources import ColumnSource, Item, RecordSource, Source
 from shardwriter.stages import Stopwatch
+from shardwriter.worker import Place, new_place
 
 DEFAULT_LABEL: Final = "image/class/label"
 
@@ -109,7 +109,7 @@ class ItemEncoder:
         source: Where they come from.
         options: The map, the label, and fixed types.
         num_shards: N.
-        place: int64[1] that is kept at the index of the item at hand.
+        place: Is kept at the item at hand.
         watch: Told of the time that every stage takes.
     """
 
@@ -118,12 +118,12 @@ class ItemEncoder:
         source: Source,
         options: DatasetOptions,
         num_shards: int,
-        place: MutableSequence[int] | None = None,
+        place: Place | None = None,
         watch: Stopwatch | None = None,
     ) -> None:
         self._source = source
         self._map = options.map
-        self._place = array("q", [-1]) if place is None else place
+        self._place = new_place() if place is None else place
         self._watch = watch or Stopwatch()
         # What a map returns is not what the source planned. A source that takes fixed types has
         # them in its plan already.

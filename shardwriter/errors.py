@@ -19,6 +19,8 @@
     |   `-- CallableError       the user's own code raised on an item
     `-- RunError                exit 3: the work could not be done here
         |-- StorageError        the file system said no (full, read-only, no permission)
+        |-- WorkerDied          a process of the pool ended that should not have
+        |-- ItemTimeout         an item took longer than it may
         `-- MissingExtra        an optional package is needed and absent
 
 Every error says *what* (the message), *where* (the fields that are set) and *what to do next*
@@ -44,6 +46,8 @@ class ShardwriterError(Exception):
         record_index: 0-based index of a record inside its file.
         offset: Byte offset in the (uncompressed) stream of a file.
         feature: Name of the feature.
+        shard: 0-based number of the shard.
+        worker: The process where it happened, in words; None for this one.
     """
 
     exit_code: ClassVar[int] = 3
@@ -60,6 +64,8 @@ class ShardwriterError(Exception):
         record_index: int | None = None,
         offset: int | None = None,
         feature: str | None = None,
+        shard: int | None = None,
+        worker: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -71,6 +77,8 @@ class ShardwriterError(Exception):
         self.record_index = record_index
         self.offset = offset
         self.feature = feature
+        self.shard = shard
+        self.worker = worker
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own __reduce__ would lose keyword arguments; the fields travel as state.
@@ -96,6 +104,10 @@ class ShardwriterError(Exception):
             parts.append(f"offset {self.offset}")
         if self.feature is not None:
             parts.append(f"feature {self.feature!r}")
+        if self.shard is not None:
+            parts.append(f"shard {self.shard}")
+        if self.worker is not None:
+            parts.append(self.worker)
         return ", ".join(parts)
 
     def locate(self, *, index: int | None = None, item: str | None = None) -> ShardwriterError:
@@ -183,6 +195,14 @@ class RunError(ShardwriterError):
 
 class StorageError(RunError):
     """The file system said no: full, read-only, no permission."""
+
+
+class WorkerDied(RunError):
+    """A process of the pool ended that should not have: killed, crashed, or by its own will."""
+
+
+class ItemTimeout(RunError):
+    """An item took longer than it may."""
 
 
 class MissingExtra(RunError, ImportError):

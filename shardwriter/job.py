@@ -6,7 +6,7 @@ descriptors only; loading, mapping and encoding come after, wherever the engine 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -24,7 +24,7 @@ from shardwriter.options import DatasetOptions
 from shardwriter.permutation import ALGORITHM, Permutation
 from shardwriter.sources import Item, RecordSource, Source
 from shardwriter.stages import Stopwatch
-from shardwriter.worker import Worker
+from shardwriter.worker import Place, Worker
 
 _ORDER_BLOCK: Final = 1 << 16
 _SAMPLE_ITEMS: Final = 64
@@ -55,9 +55,7 @@ class Job:
         """T; None where only the end of the source tells."""
         return count_items(self.source, self.options)
 
-    def encoder(
-        self, place: MutableSequence[int] | None = None, watch: Stopwatch | None = None
-    ) -> ItemEncoder:
+    def encoder(self, place: Place | None = None, watch: Stopwatch | None = None) -> ItemEncoder:
         """Return a fresh encoder for the job's items; see :class:`ItemEncoder`."""
         return ItemEncoder(self.source, self.options, self.num_shards, place, watch)
 
@@ -89,12 +87,12 @@ class Job:
         for start in range(0, num_items, step):
             starts = np.arange(start, min(start + step, num_items), self.num_shards)
             indices = (starts[:, None] + row).ravel()
-            indices = indices[indices < num_items]
-            yield from zip(
-                indices.tolist(),
-                map(self.source.item, self.source_indices(indices).tolist()),
-                strict=True,
-            )
+            yield from self.items_at(indices[indices < num_items])
+
+    def items_at(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, Item]]:
+        """Yield (index, descriptor) of the items of int64[n] indices; needs random access."""
+        found = map(self.source.item, self.source_indices(indices).tolist())
+        return zip(indices.tolist(), found, strict=True)
 
     def source_indices(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64[n]: where in the source the items of these indices stand."""
@@ -109,9 +107,7 @@ class Job:
         assert self.num_items is not None
         return Permutation(self.num_items, self.options.shuffle_seed)
 
-    def worker(
-        self, index: int, num_workers: int, shards: range, place: MutableSequence[int]
-    ) -> Worker:
+    def worker(self, index: int, num_workers: int, shards: range, place: Place) -> Worker:
         """Return what the user's code is told of the worker that it runs in."""
 
         def source_index(item_index: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from shardwriter.errors import OptionError
 from shardwriter.feature_types import FeatureType
 
-Engine = Literal["serial"]
+Engine = Literal["process", "serial"]
 Backend = Literal["native", "tensorflow"]
 
 
@@ -85,18 +85,34 @@ class RunOptions:
 
     Attributes:
         overwrite: Replace a finished dataset of this name, or discard an unfinished run.
-        engine: Who does the work.
+        engine: Who does the work: ``process``, with one worker the same as ``serial``.
+        workers: Worker processes; None for as many as there are cores that may be used.
+        item_timeout_s: The longest that one item may take in a worker; None for any time.
         backend: Whose record writers are opened: ours, or ``tf.io.TFRecordWriter``.
         dali_index: Write ``<shard>.idx`` beside every shard.
     """
 
     overwrite: bool = False
-    engine: Engine = "serial"
+    engine: Engine = "process"
+    workers: int | None = 1
+    item_timeout_s: float | None = None
     backend: Backend = "native"
     dali_index: bool = False
 
     def __post_init__(self) -> None:
-        if self.engine not in ("serial",):
-            raise OptionError(f"engine is {self.engine!r}", hint="serial is the engine there is")
+        if self.engine not in ("process", "serial"):
+            raise OptionError(f"engine is {self.engine!r}", hint="process or serial")
+        if self.workers is not None and (not _is_count(self.workers) or self.workers < 1):
+            raise OptionError(f"workers is {self.workers!r}: it is a number from 1 on, or None")
+        several = self.workers not in (None, 1)
+        if several and self.engine == "serial":
+            raise OptionError("the serial engine is one process", hint="leave the workers off")
+        if several and self.backend != "native":
+            raise OptionError(
+                f"the {self.backend} backend writes in one process", hint="leave the workers off"
+            )
+        timeout_s = self.item_timeout_s
+        if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s > 0):
+            raise OptionError(f"item_timeout_s is {timeout_s!r}: it is a number of seconds")
         if self.backend not in ("native", "tensorflow"):
             raise OptionError(f"backend is {self.backend!r}", hint="native or tensorflow")

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, MutableSequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final
+from typing import Final, Protocol
 
 _PERSON: Final = b"shardwriter.item"
 _U64: Final = 8
+
+
+class Place(Protocol):
+    """int64[1]: the index of the item at hand, where others can see it; -1 for none."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+
+
+def new_place() -> Place:
+    """Return a place that is seen in this process only."""
+    return array("q", [-1])
 
 
 @dataclass(frozen=True)
@@ -31,8 +43,7 @@ class Worker:
     shards: range
     _seed: int = 0
     _source_index: Callable[[int], int] = int
-    # One int64, which the parent process sees too where there is one.
-    _place: MutableSequence[int] = field(default_factory=lambda: array("q", [-1]), repr=False)
+    _place: Place = field(default_factory=new_place, repr=False)
 
     @property
     def item_index(self) -> int:

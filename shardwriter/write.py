@@ -12,12 +12,14 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from shardwriter.engines import Outcome, Progress
-from shardwriter.engines.serial import run_serial
+from shardwriter.engines import Notify, Outcome, Progress
+from shardwriter.engines.process import process_engine
+from shardwriter.engines.serial import serial_engine
 from shardwriter.errors import LawViolation, OptionError
 from shardwriter.feature_types import FeatureType
 from shardwriter.job import (
@@ -38,11 +40,8 @@ from shardwriter.sources.find import open_source
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.tensorflow import require_tensorflow
 
-ENGINES: Final = {"serial": run_serial}
+ENGINES: Final = {"process": process_engine, "serial": serial_engine}
 """Who does the work, by name."""
-
-Notify = Callable[[str], None]
-"""Told what a person should know: one line at a time."""
 
 
 def write(
@@ -56,6 +55,7 @@ def write(
     shuffle_seed: int | None = None,
     label: str | None = None,
     schema: Mapping[str, FeatureType] | None = None,
+    workers: int | None = 1,
     run: RunOptions | None = None,
     progress: Progress | None = None,
     notify: Notify | None = None,
@@ -74,8 +74,10 @@ def write(
         shuffle_seed: Write in the order of a permutation of this seed.
         label: Feature whose values are counted in the manifest.
         schema: Types fixed before the first item, by feature.
-        run: How to carry it out; changes no byte.
-        progress: Called with (items done, items in all or None, payload bytes).
+        workers: Processes that load, map, encode and write; 1 for none but this one, None for as
+            many as there are cores that may be used.
+        run: How else to carry it out; changes no byte.
+        progress: Told now and then how far the write has come.
         notify: Called with hints.
 
     Returns:
@@ -91,7 +93,7 @@ def write(
         lambda: open_source(source, format, options.schema),
         parse_output(out, num_shards),
         options,
-        run or RunOptions(),
+        replace(run or RunOptions(), workers=workers),
         progress,
         notify,
     )
@@ -114,7 +116,10 @@ def write_dataset(
     if run_options.backend == "tensorflow":
         require_tensorflow()
     notify = notify or _ignore
-    with claimed(output, overwrite=run_options.overwrite) as run:
+    with (
+        claimed(output, overwrite=run_options.overwrite) as run,
+        ENGINES[run_options.engine](run_options) as engine,
+    ):
         source = open_source()
         for note in source.notes:
             notify(note)
@@ -122,8 +127,7 @@ def write_dataset(
         n = choose_num_shards(source, options, output)
         job = Job(source, options, output.pattern(n))
         run.begin(run_facts(job))
-        engine = ENGINES[run_options.engine]
-        outcome = engine(job, run, backend=run_options.backend, progress=progress)
+        outcome = engine(job, run, progress, notify)
         manifest = finish(
             run,
             outcome,

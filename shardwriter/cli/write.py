@@ -34,6 +34,7 @@ class _Format(str, Enum):
 
 
 class _Engine(str, Enum):
+    process = "process"
     serial = "serial"
 
 
@@ -83,9 +84,20 @@ def write(
     loader_workers: Annotated[
         int, typer.Option(min=1, help="For a chosen N: how many loader workers a rank has.")
     ] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", "-j", min=1, help="Processes that write; one a core where it is left off."
+        ),
+    ] = None,
     engine: Annotated[
-        _Engine, typer.Option(metavar="ENGINE", help="Who does the work: serial.")
-    ] = _Engine.serial,
+        _Engine,
+        typer.Option(metavar="ENGINE", help="Who does the work: process (a pool), or serial."),
+    ] = _Engine.process,
+    item_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Stop when a worker takes more seconds for one item."),
+    ] = None,
     backend: Annotated[
         _Backend,
         typer.Option(metavar="NAME", help="Whose record writers: native, or tensorflow's."),
@@ -130,7 +142,12 @@ def write(
             loader_workers=loader_workers,
         )
         run_options = RunOptions(
-            overwrite=overwrite, engine=engine.value, backend=backend.value, dali_index=index
+            overwrite=overwrite,
+            engine=engine.value,
+            workers=workers,
+            item_timeout_s=item_timeout,
+            backend=backend.value,
+            dali_index=index,
         )
         output = parse_output(out, shards)
 

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwriter.job import Job
 from shardwriter.manifest import SealedShard
+from shardwriter.rundir import RunDirectory
 
-__all__ = ["Outcome", "Progress", "Work"]
+__all__ = ["Engine", "Notify", "Outcome", "Progress", "Work"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,10 @@ Progress = Callable[[Work], None]
 """Told now and then how far a write has come, and at its end."""
 
 
+Notify = Callable[[str], None]
+"""Told what a person should know: one line at a time."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What an engine has made.
@@ -61,3 +67,7 @@ class Outcome:
     labels_sorted: bool
     notes: list[str]
     work: Work
+
+
+Engine = Callable[[Job, RunDirectory, "Progress | None", Notify], Outcome]
+"""Writes all shards of a job into a run directory that has begun, and seals them."""

@@ -7,17 +7,18 @@ It opens N record writers in a ``contextlib2.ExitStack`` and deals the records r
 
 from __future__ import annotations
 
-from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from contextlib2 import ExitStack
 
-from shardwriter.engines import Outcome, Progress, Work
+from shardwriter.engines import Engine, Notify, Outcome, Progress, Work
 from shardwriter.engines.part import Done, PartWriter, gather
 from shardwriter.job import Job
-from shardwriter.options import Backend
+from shardwriter.options import Backend, RunOptions
 from shardwriter.rundir import RunDirectory
 from shardwriter.stages import Stopwatch
-from shardwriter.worker import working
+from shardwriter.worker import new_place, working
 
 
 def run_serial(
@@ -36,7 +37,7 @@ def run_serial(
         progress: Told of the work done.
     """
     shards = range(job.num_shards)
-    place = array("q", [-1])
+    place = new_place()
     watch = Stopwatch()
     items = job.encoder(place, watch)
 
@@ -62,3 +63,13 @@ def run_serial(
     if progress is not None:
         progress(outcome.work)
     return outcome
+
+
+@contextmanager
+def serial_engine(options: RunOptions) -> Iterator[Engine]:
+    """Yield the engine; it needs nothing but this process."""
+
+    def engine(job: Job, run: RunDirectory, progress: Progress | None, _: Notify) -> Outcome:
+        return run_serial(job, run, backend=options.backend, progress=progress)
+
+    yield engine

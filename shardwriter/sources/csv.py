@@ -83,10 +83,10 @@ class CsvTable(RowTable[CsvFile]):
         return features
 
     def load_columns(self, items: Sequence[int]) -> dict[str, Column]:
-        """Return rows in columns; neighbouring rows are read in one piece."""
+        """Return rows in columns; rows that are near each other are read in one piece."""
         rows: list[list[str]] = []
-        for file, begin, end, num_rows in self._spans(items):
-            rows += file.rows(begin, end, num_rows)
+        for file, text, num_rows in self._texts(items):
+            rows += file.rows(text, num_rows)
         cells = zip(*rows, strict=True) if rows else [()] * len(self._header)
         columns = {}
         for name, kind, column in zip(self._header, self._kinds, cells, strict=True):

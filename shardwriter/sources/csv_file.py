@@ -183,12 +183,12 @@ class CsvFile(RowFile):
         typing.observe(rows, before, self.path)
         offsets.add(lines.starts(before))
 
-    def rows(self, begin: int, end: int, num_rows: int) -> list[list[str]]:
-        """Parse the rows in a range of bytes."""
-        data = self.read(begin, end)
+    def rows(self, text: bytes, num_rows: int) -> list[list[str]]:
+        """Parse the text of rows."""
         try:
-            text = io.StringIO(data.decode("utf-8"), newline="\n")
-            found = [row for row in csv.reader(text, delimiter=self._delimiter, strict=True) if row]
+            lines = io.StringIO(text.decode("utf-8"), newline="\n")
+            reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
+            found = [row for row in reader if row]
         except (UnicodeDecodeError, csv.Error):
             raise file_changed(self.path) from None
         if len(found) != num_rows or any(len(row) != len(self.header) for row in found):

@@ -71,7 +71,7 @@ class JsonLines(RowTable[JsonLinesFile]):
         return row
 
     def load_columns(self, items: Sequence[int]) -> dict[str, Column]:
-        """Return rows in columns; neighbouring rows are read in one piece."""
+        """Return rows in columns; rows that are near each other are read in one piece."""
         rows = self._rows(items)
         columns = {}
         for name in self.plan:
@@ -85,12 +85,11 @@ class JsonLines(RowTable[JsonLinesFile]):
 
     def _rows(self, items: Sequence[int]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        for file, begin, end, num_rows in self._spans(items):
-            found = file.rows(begin, end, num_rows)
+        for file, text, num_rows in self._texts(items):
+            found = file.rows(text, num_rows)
             if self._as_text:
-                for row, written in zip(
-                    found, file.rows(begin, end, num_rows, literal=True), strict=True
-                ):
+                literal = file.rows(text, num_rows, literal=True)
+                for row, written in zip(found, literal, strict=True):
                     row.update((name, written[name]) for name in self._as_text if name in written)
             rows += found
         return rows

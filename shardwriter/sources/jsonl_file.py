@@ -129,12 +129,10 @@ class JsonLinesFile(RowFile):
             hint += "; for an object over several lines: jq -c . makes it one"
         return SourceError(problem, path=self.path, line=number, hint=hint)
 
-    def rows(self, begin: int, end: int, num_rows: int, *, literal: bool = False) -> list[Any]:
-        """Parse the rows in a range of bytes."""
-        data = self.read(begin, end)
+    def rows(self, text: bytes, num_rows: int, *, literal: bool = False) -> list[Any]:
+        """Parse the text of rows."""
         try:
-            text = data.removeprefix(BOM).decode("utf-8") if begin == 0 else data.decode("utf-8")
-            found = parse_rows(text.split("\n"), literal=literal)
+            found = parse_rows(text.decode("utf-8").split("\n"), literal=literal)
         except ValueError:
             raise file_changed(self.path) from None
         if len(found) != num_rows or any(type(row) is not dict for row in found):

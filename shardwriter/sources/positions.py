@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Final
 
 import numpy as np
@@ -201,20 +201,6 @@ def whole_lines(file: IO[bytes], block_bytes: int) -> Iterator[bytes]:
         if not data.endswith(b"\n"):
             data += file.readline()
         yield data
-
-
-def runs(items: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Cut row numbers into runs of neighbours."""
-    if not items:
-        return
-    if tuple(items) == tuple(range(items[0], items[0] + len(items))):
-        yield items[0], items[0] + len(items)
-        return
-    start = 0
-    for stop in range(1, len(items) + 1):
-        if stop == len(items) or items[stop] != items[stop - 1] + 1:
-            yield items[start], items[stop - 1] + 1
-            start = stop
 
 
 def file_changed(path: str) -> SourceError:

@@ -7,16 +7,27 @@ from __future__ import annotations
 
 import os
 import weakref
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from shardwriter.sources.positions import MAX_OPEN_FILES, InputFile, OffsetTable, OpenFiles, Spool
-from shardwriter.sources.positions import runs as runs_of
+import numpy as np
+
+from shardwriter.sources.positions import (
+    BOM,
+    MAX_OPEN_FILES,
+    InputFile,
+    OffsetTable,
+    OpenFiles,
+    Spool,
+)
 
 BLOCK_ROWS: Final = 1024
 _BLOCK_BYTES: Final = 4 << 20
+_DENSE_BYTES: Final = 1 << 14  # of the file for each row that is wanted
+_MAX_STEP_ROWS: Final = 256
 
 
 class RowFile(InputFile):
@@ -70,20 +81,37 @@ class RowTable(Generic[F]):
         most = _BLOCK_BYTES * self.num_items // (total_bytes or 1)
         self.block_items = max(1, min(BLOCK_ROWS, most))
 
-    def _spans(self, items: Sequence[int]) -> Iterator[tuple[F, int, int, int]]:
-        """Yield where rows stand, in their order: an open file, begin, end, and how many rows."""
-        for first, stop in runs_of(items):
-            while first < stop:
-                number = bisect_right(self._first_rows, first) - 1
-                end = stop
+    def _texts(self, items: Sequence[int]) -> Iterator[tuple[F, bytes, int]]:
+        """Yield the text of rows, in their order: a file, the text, and how many rows it has."""
+        for first, stop in _ranges(items):
+            rows = items[first:stop]
+            begin = 0
+            while begin < len(rows):
+                number = bisect_right(self._first_rows, rows[begin]) - 1
+                end = len(rows)
                 if number + 1 < len(self._first_rows):
-                    end = min(end, self._first_rows[number + 1])
-                # A file has one offset more than rows, hence "+ number".
-                begin_bytes, end_bytes = self._offsets.span(first + number, end + number)
+                    end = bisect_left(rows, self._first_rows[number + 1], begin)
                 file = self._files[number]
                 self._open_files.open(file)
-                yield file, begin_bytes, end_bytes, end - first
-                first = end
+                # A file has one offset more than rows, hence "+ number".
+                yield file, self._text(file, number, rows[begin:end]), end - begin
+                begin = end
+
+    def _text(self, file: F, number: int, rows: Sequence[int]) -> bytes:
+        """Return the text of rows of one file, in ascending order."""
+        first, last = rows[0] + number, rows[-1] + number
+        if last - first == len(rows) - 1:
+            return _without_mark(file, *self._offsets.span(first, last + 1))
+        offsets = self._offsets.entries(first, last + 2)
+        places = np.array(rows) + (number - first)
+        begins, ends = offsets[places].tolist(), offsets[places + 1].tolist()
+        if ends[-1] - begins[0] > _DENSE_BYTES * len(rows):
+            return b"".join(map(partial(_without_mark, file), begins, ends))
+        # Reading what lies between costs less than reading every row by itself.
+        start = begins[0]
+        text = file.read(start, ends[-1])
+        text = b"".join([text[b - start : e - start] for b, e in zip(begins, ends, strict=True)])
+        return text.removeprefix(BOM) if start == 0 else text
 
     def items(self) -> Iterator[int]:
         """Yield the row numbers."""
@@ -108,3 +136,18 @@ class RowTable(Generic[F]):
     def fingerprint(self) -> dict[str, Any]:
         """Return the same with the times of the files."""
         return {"files": [[f.size_bytes, f"{f.crc32c:08x}", f.mtime_ns] for f in self._files]}
+
+
+def _without_mark(file: InputFile, begin: int, end: int) -> bytes:
+    """Read [begin, end) without the byte order mark that a file may begin with."""
+    text = file.read(begin, end)
+    return text.removeprefix(BOM) if begin == 0 else text
+
+
+def _ranges(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cut row numbers into ranges that ascend, and are not too far apart to be read together."""
+    start = 0
+    for stop in range(1, len(rows) + 1):
+        if stop == len(rows) or not 0 < rows[stop] - rows[stop - 1] <= _MAX_STEP_ROWS:
+            yield start, stop
+            start = stop

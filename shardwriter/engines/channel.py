@@ -1,0 +1,148 @@
+"""Messages between two processes over a socket, framed: u8 kind, u64 length, bytes.
+
+The side that runs the user's code waits for each message (:class:`Channel`). The side that looks
+after many others never waits for one of them (:class:`Mailbox`).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+_HEAD: Final = struct.Struct("<BQ")
+_READ_BYTES: Final = 1 << 18
+_MAX_DESCRIPTORS: Final = 64  # sent at once; the kernel takes 253
+
+
+class Channel:
+    """The end of a socket that waits."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+
+    def send(self, kind: int, data: bytes = b"") -> None:
+        """Send a message.
+
+        Raises:
+            OSError: The other side is gone.
+        """
+        self._socket.sendall(_HEAD.pack(kind, len(data)))
+        self._socket.sendall(data)
+
+    def receive(self) -> tuple[int, bytes] | None:
+        """Wait for a message; None when the other side has closed."""
+        head = self._exactly(_HEAD.size)
+        if head is None:
+            return None
+        kind, length = _HEAD.unpack(head)
+        data = self._exactly(length)
+        return None if data is None else (kind, data)
+
+    def _exactly(self, size: int) -> bytes | None:
+        if not size:
+            return b""
+        data = self._socket.recv(size, socket.MSG_WAITALL)
+        if len(data) == size:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while data and missing:
+            data = self._socket.recv(missing, socket.MSG_WAITALL)
+            parts.append(data)
+            missing -= len(data)
+        return None if missing else b"".join(parts)
+
+    def send_descriptors(self, descriptors: Sequence[int]) -> None:
+        """Send open files; the other side knows how many."""
+        for first in range(0, len(descriptors), _MAX_DESCRIPTORS):
+            some = descriptors[first : first + _MAX_DESCRIPTORS]
+            socket.send_fds(self._socket, [b"."], some)
+
+    def receive_descriptors(self, count: int) -> list[int]:
+        """Wait for that many open files.
+
+        Raises:
+            EOFError: The other side has closed.
+        """
+        found: list[int] = []
+        while len(found) < count:
+            data, some, _, _ = socket.recv_fds(self._socket, 1, _MAX_DESCRIPTORS)
+            if not data:
+                raise EOFError
+            found += some
+        return found
+
+
+class Mailbox:
+    """The end of a socket that does not wait: messages are queued, and read as they come.
+
+    Attributes:
+        pending_bytes: Queued and not yet taken by the socket.
+        closed: The other side is gone.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._queue: deque[memoryview] = deque()
+        self._read = bytearray()
+        self.pending_bytes = 0
+        self.closed = False
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def put(self, kind: int, data: bytes = b"") -> None:
+        """Queue a message, and send what the socket takes at once."""
+        for part in (_HEAD.pack(kind, len(data)), data):
+            if part:
+                self._queue.append(memoryview(part))
+                self.pending_bytes += len(part)
+        self.send()
+
+    def send(self) -> None:
+        """Send what the socket takes."""
+        while self._queue:
+            first = self._queue[0]
+            try:
+                sent = self._socket.send(first)
+            except BlockingIOError:
+                return
+            except OSError:  # the other side is gone: what it still said can be read
+                self._queue.clear()
+                self.pending_bytes = 0
+                return
+            self.pending_bytes -= sent
+            if sent == len(first):
+                self._queue.popleft()
+            else:
+                self._queue[0] = first[sent:]
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the messages that have arrived whole."""
+        while not self.closed:
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            self.closed = not data
+            self._read += data
+        while len(self._read) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._read)
+            end = _HEAD.size + length
+            if len(self._read) < end:
+                return
+            message = bytes(self._read[_HEAD.size : end])
+            del self._read[:end]
+            yield kind, message
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.closed = True
+        self._socket.close()

@@ -1,0 +1,125 @@
+"""Sending objects to the processes of a pool.
+
+What a script or a notebook defines (functions, classes, lambdas, closures) goes by value, as
+cloudpickle does it, so no process has to import the program that started it. Open files of ours go
+as open files. A memory-mapped array goes as the name of its file, and not as its content.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Sequence
+from typing import Any, Final
+
+import cloudpickle
+import numpy as np
+
+from shardwriter.storage.descriptor import Descriptor
+
+_PROTOCOL: Final = 5
+_received: list[int] = []  # descriptors, in the process that unpacks
+
+
+class ParcelTooLarge(Exception):
+    """An object takes more bytes than may be sent."""
+
+
+class _Sink(io.RawIOBase):
+    """Takes bytes up to a limit."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.parts: list[bytes] = []
+        self._left = max_bytes
+
+    def write(self, data: Any, /) -> int:
+        size = len(data) if isinstance(data, bytes) else memoryview(data).nbytes
+        self._left -= size
+        if self._left < 0:
+            raise ParcelTooLarge
+        self.parts.append(bytes(data))
+        return size
+
+
+class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    def __init__(self, file: Any) -> None:
+        super().__init__(file, protocol=_PROTOCOL)
+        self.descriptors: list[int] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is Descriptor:
+            self.descriptors.append(obj.fileno())
+            return _descriptor, (len(self.descriptors) - 1,)
+        if type(obj) is np.memmap:
+            mapped = _where_mapped(obj)
+            if mapped is not None:
+                return _map_again, mapped
+        return super().reducer_override(obj)
+
+
+def pack(obj: Any, max_bytes: int) -> tuple[bytes, list[int]]:
+    """Return an object's bytes, and the descriptors to send with them.
+
+    Raises:
+        ParcelTooLarge: It takes more than ``max_bytes``.
+        Exception: Something in it can not be pickled; says what.
+    """
+    sink = _Sink(max_bytes)
+    packer = _Packer(sink)
+    packer.dump(obj)
+    return b"".join(sink.parts), packer.descriptors
+
+
+def unpack(data: bytes, descriptors: Sequence[int]) -> Any:
+    """Return the object; its open files are those of ``descriptors``."""
+    _received[:] = descriptors
+    return pickle.loads(data)
+
+
+def _descriptor(number: int) -> Descriptor:
+    return Descriptor(_received[number])
+
+
+def _where_mapped(view: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
+    """Return what maps an array again; None for one that is not in a file as it is."""
+    base: Any = view
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    if type(base) is not np.memmap or base.filename is None or base.mode not in ("r", "r+"):
+        return None  # a copy-on-write map has what the file has not
+    if not view.size:
+        return None
+    spans = [stride * (n - 1) for stride, n in zip(view.strides, view.shape, strict=True)]
+    before = -sum(span for span in spans if span < 0)
+    num_bytes = before + sum(span for span in spans if span > 0) + view.itemsize
+    begin = base.offset + _address(view) - before - _address(base)
+    path = os.path.abspath(base.filename)
+    return path, begin, num_bytes, before, view.dtype, view.shape, view.strides
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _map_again(
+    path: str,
+    begin: int,
+    num_bytes: int,
+    first: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> Any:
+    mapped = np.memmap(path, np.uint8, "r", begin, (num_bytes,))
+    return np.ndarray(shape, dtype, mapped, first, strides)
+
+
+def pack_item(item: Any) -> bytes:
+    """Return an item's bytes; items are packed one by one, so that a bad one can be named."""
+    try:
+        data = pickle.dumps(item, _PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return bytes(cloudpickle.dumps(item, _PROTOCOL))  # a lambda, or a class in a function
+    # A class of the program itself goes by value: another process has another __main__.
+    return bytes(cloudpickle.dumps(item, _PROTOCOL)) if b"__main__" in data else data

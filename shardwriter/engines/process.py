@@ -1,0 +1,375 @@
+"""The process engine: every core, the same bytes.
+
+Worker w of W writes whole shards, so no record ever waits for a lock and order comes for free.
+There are two ways to bring the items to the workers.
+
+*Strided*, where the source gives any item cheaply and can be sent: the items of a few shards are a
+job, and a worker that is free takes the next one. Nothing but numbers goes to the workers::
+
+    program --- shards s, s+G, ... ---> worker: list -> load -> map -> encode -> write
+            <-- sealed shards, types ---
+
+*Dealt*, for everything else, streams of unknown length too: the program goes through the items once
+and sends each to the worker that owns its shard, s mod W == w. What is under way is bounded in
+bytes, so a slow worker slows the program down and fills no memory::
+
+    program: list -- items --> worker (i mod N) mod W: load -> map -> encode -> write
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from shardwriter.engines import Engine, Notify, Outcome, Progress, Work
+from shardwriter.engines.cores import usable_cores
+from shardwriter.engines.failures import died, unpack_failure
+from shardwriter.engines.parcel import ParcelTooLarge, pack, pack_item
+from shardwriter.engines.part import REPORT_S, Done, gather
+from shardwriter.engines.pool import Pool, WorkerHandle, start_pool
+from shardwriter.engines.serial import serial_engine
+from shardwriter.engines.tasks import (
+    END,
+    FAILED,
+    FINISH,
+    INDEX,
+    ITEMS,
+    RESULT,
+    TAKE,
+    TELL,
+    TYPES,
+    WRITE,
+    WRITTEN,
+    Assignment,
+    map_places,
+)
+from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
+from shardwriter.job import Job
+from shardwriter.options import RunOptions
+from shardwriter.rundir import RunDirectory
+from shardwriter.sources import HoldingSource
+from shardwriter.stages import Stopwatch
+from shardwriter.storage.descriptor import Scratch
+
+Way = Literal["strided", "dealt"]
+
+MAX_PARCEL_BYTES: Final = 64 << 20
+BATCH_BYTES: Final = 1 << 18  # of items that are sent at once
+PENDING_BYTES: Final = 64 << 20  # of items that wait for all workers together
+_BATCH_AGE_S: Final = 0.05
+_JOBS_PER_WORKER: Final = 4
+
+
+def run_process(
+    pool: Pool,
+    num_workers: int,
+    job: Job,
+    run: RunDirectory,
+    *,
+    way: Way | None = None,
+    item_timeout_s: float | None = None,
+    progress: Progress | None = None,
+    notify: Notify | None = None,
+) -> Outcome:
+    """Write all shards of a job with worker processes.
+
+    Args:
+        pool: Whose template process was started.
+        num_workers: How many workers to have.
+        job: What to write.
+        run: A run directory that has begun.
+        way: How the items are brought to the workers; by default what fits the source.
+        item_timeout_s: The longest that one item may take; None for any time.
+        progress: Told of the work done.
+        notify: Told what a person should know.
+
+    Raises:
+        ShardwriterError: An item is at fault, or a worker died; all workers are ended.
+    """
+    places = Scratch()
+    places.append(b"\xff" * 8 * num_workers)
+    try:
+        parcel, descriptors = _packed(Assignment(job, run, num_workers, places), notify)
+        pool.fork(num_workers, parcel, descriptors)
+        del parcel
+        crew = _Crew(pool, job, map_places(places, num_workers), item_timeout_s, progress)
+        travels = job.source.random_access and job.source.travels
+        if (way or ("strided" if travels else "dealt")) == "strided":
+            crew.hand_out()
+            num_items = job.num_items or 0
+        else:
+            num_items = crew.deal()
+        outcome = gather(job.learnt(), [*crew.finish(), crew.own], num_items)
+    finally:
+        places.close()
+    if progress is not None:
+        progress(outcome.work)
+    return outcome
+
+
+def _packed(assignment: Assignment, notify: Notify | None) -> tuple[bytes, list[int]]:
+    """Pack what workers need; a source that can not be sent keeps its data here.
+
+    Raises:
+        OptionError: The map can not be sent.
+    """
+    source = assignment.job.source
+    try:
+        return pack(assignment, MAX_PARCEL_BYTES)
+    except Exception as error:
+        if isinstance(source, HoldingSource) and source.travels:
+            source.hold()
+            packed = _packed(assignment, notify)
+            if notify is not None:
+                notify(f"items are loaded in one process: the source {_why(error)}")
+            return packed
+        if isinstance(error, ParcelTooLarge):
+            what = f"more than {MAX_PARCEL_BYTES >> 20} MiB belong to the map"
+        else:
+            what = f"the map can not be sent to another process: {error}"
+        raise OptionError(
+            what,
+            hint="make what it needs when it is first called; or --engine serial",
+        ) from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ParcelTooLarge):
+        return f"takes more than {MAX_PARCEL_BYTES >> 20} MiB, too much to give to each worker"
+    return f"can not be sent to others ({error})"
+
+
+class _Crew:
+    """The workers of one job, and what they have told."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        job: Job,
+        places: memoryview,
+        item_timeout_s: float | None,
+        progress: Progress | None,
+    ) -> None:
+        self._pool = pool
+        self._job = job
+        self._places = places
+        self._item_timeout_s = item_timeout_s
+        self._progress = progress
+        self._seen: dict[int, tuple[int, float]] = {}  # worker -> its item, and since when
+        self._told: dict[int, tuple[int, int, int, dict[str, float]]] = {}
+        self._types = job.encoder().encoder.schema
+        self._shards: dict[int, range] = {}
+        self._results: dict[int, Done] = {}
+        self._idle: deque[WorkerHandle] = deque()
+        self._watch = Stopwatch("read")
+        self._next_report = time.monotonic() + REPORT_S
+        learnt = job.encoder().encoder
+        self.own = Done({}, learnt.labels, seconds=self._watch.seconds)
+
+    # -- the two ways ------------------------------------------------------------------------------
+
+    def hand_out(self) -> None:
+        """Have every shard written by a worker that lists its items itself."""
+        num_shards, num_workers = self._job.num_shards, len(self._pool.workers)
+        num_jobs = min(num_shards, _JOBS_PER_WORKER * num_workers)
+        self._idle.extend(self._pool.workers)
+        for first in range(num_jobs):
+            while not self._idle:
+                self._wait()
+            self._order(self._idle.popleft(), WRITE, range(first, num_shards, num_jobs))
+
+    def deal(self) -> int:
+        """Send every item to the worker that owns its shard; return T."""
+        workers, num_shards = self._pool.workers, self._job.num_shards
+        num_workers = len(workers)
+        most_bytes = max(BATCH_BYTES, PENDING_BYTES // num_workers)
+        for worker in workers:
+            self._order(worker, TAKE, range(worker.number, num_shards, num_workers))
+        batches = [bytearray() for _ in workers]
+        watch = self._watch
+        next_flush = time.monotonic() + _BATCH_AGE_S
+        index = -1
+        for index, item in self._job.items():
+            timed = watch.start()
+            data = self._packed_item(index, item)
+            number = index % num_shards % num_workers
+            batch = batches[number]
+            batch += INDEX.pack(index)
+            batch += data
+            mailbox = workers[number].mailbox
+            if len(batch) >= BATCH_BYTES:
+                mailbox.put(ITEMS, bytes(batch))
+                batch.clear()
+                self._wait(0)
+            if (now := time.monotonic()) >= next_flush:
+                # A source that is slow does not keep workers waiting.
+                for worker, waiting in zip(workers, batches, strict=True):
+                    if waiting:
+                        worker.mailbox.put(ITEMS, bytes(waiting))
+                        waiting.clear()
+                self._wait(0)
+                next_flush = now + _BATCH_AGE_S
+            if timed:
+                watch.lap("deal")
+                watch.stop()
+            while mailbox.pending_bytes > most_bytes:
+                with watch.aside("wait"):
+                    self._wait()
+        num_items = index + 1
+        for worker, waiting in zip(workers, batches, strict=True):
+            if waiting:
+                worker.mailbox.put(ITEMS, bytes(waiting))
+            worker.mailbox.put(END, json.dumps(num_items).encode())
+        return num_items
+
+    def _packed_item(self, index: int, item: Any) -> bytes:
+        try:
+            return pack_item(item)
+        except (Exception, SystemExit) as error:
+            raise SourceError(
+                f"the item, a {type(item).__name__}, can not be sent to another process: {error}",
+                index=index,
+                item=self._job.source.key(item),
+                hint="have the source give what can be pickled, and make the rest in a map; or "
+                "--engine serial",
+            ) from error
+
+    def _order(self, worker: WorkerHandle, kind: int, shards: range) -> None:
+        self._shards[worker.number] = shards
+        order = [shards.start, shards.stop, shards.step]
+        worker.mailbox.put(kind, json.dumps(order).encode())
+
+    def finish(self) -> list[Done]:
+        """Have the workers finish, and return what each has done."""
+        for worker in self._pool.workers:
+            worker.mailbox.put(FINISH)
+        while len(self._results) < len(self._pool.workers):
+            self._wait()
+        return [self._results[number] for number in sorted(self._results)]
+
+    # -- what happens meanwhile --------------------------------------------------------------------
+
+    def _wait(self, timeout_s: float = REPORT_S) -> None:
+        """Take in what happens."""
+        for worker, kind, data in self._pool.events(timeout_s):
+            if kind == FAILED:
+                raise unpack_failure(data, worker.name, lambda i: i % self._job.num_shards)
+            if kind == TELL:
+                self._told[worker.number] = pickle.loads(data)
+            elif kind == TYPES:
+                try:
+                    self._types.merge(pickle.loads(data))
+                except ShardwriterError as error:
+                    raise self._located(error) from None
+            elif kind == WRITTEN:
+                self._idle.append(worker)
+            elif kind == RESULT:
+                self._results[worker.number] = pickle.loads(data)
+        for worker in self._pool.workers:
+            if worker.has_ended and worker.number not in self._results:
+                shards = _listed(self._shards.get(worker.number, range(0)))
+                raise self._located(died(worker.name, worker.status, self._at(worker), shards))
+        if self._item_timeout_s is not None:
+            self._check_time(self._item_timeout_s)
+        if self._progress is not None and (now := time.monotonic()) >= self._next_report:
+            self._report(self._progress)
+            self._next_report = now + REPORT_S
+
+    def _at(self, worker: WorkerHandle) -> int | None:
+        """Return the item that a worker has at hand."""
+        index = self._places[worker.number]
+        return index if index >= 0 else None
+
+    def _located(self, error: ShardwriterError) -> ShardwriterError:
+        """Say what a person calls the item, where that can be found out here."""
+        job = self._job
+        if error.index is not None:
+            error.shard = error.index % job.num_shards
+            if job.source.random_access and job.source.travels:
+                _, item = next(job.items_at(np.array([error.index])))
+                error.item = job.source.key(item)
+        return error
+
+    def _check_time(self, item_timeout_s: float) -> None:
+        now = time.monotonic()
+        for worker in self._pool.workers:
+            index = self._places[worker.number]
+            seen, since = self._seen.get(worker.number, (-1, now))
+            if index != seen:
+                self._seen[worker.number] = index, now
+            elif index >= 0 and now - since > item_timeout_s:
+                raise self._located(
+                    ItemTimeout(
+                        f"the item took more than {item_timeout_s:g} s",
+                        index=index,
+                        worker=worker.name,
+                        hint="look at the item, or allow more time (--item-timeout)",
+                    )
+                )
+
+    def _report(self, progress: Progress) -> None:
+        watch = Stopwatch()
+        watch.add(self._watch.seconds)
+        num_done = payload_bytes = num_gaps = 0
+        for items, num_bytes, gaps, seconds in self._told.values():
+            num_done += items
+            payload_bytes += num_bytes
+            num_gaps += gaps
+            watch.add(seconds)
+        progress(Work(num_done, self._job.num_items, payload_bytes, num_gaps, watch.seconds))
+
+
+def _listed(shards: range) -> str:
+    """Name shards: ``shards 0, 4, 8, ...``."""
+    if not shards:
+        return "nothing yet"
+    names = ", ".join(map(str, shards[:4])) + (", ..." if len(shards) > 4 else "")
+    return f"shard{'s' if len(shards) > 1 else ''} {names}"
+
+
+@contextmanager
+def process_engine(options: RunOptions) -> Iterator[Engine]:
+    """Start what the process engine needs, early: it gets ready while the source is opened."""
+    most = usable_cores() if options.workers is None else options.workers
+    if most == 1 or options.backend != "native":
+        with serial_engine(options) as serial:
+            yield serial
+        return
+    with start_pool() as pool:
+
+        def engine(
+            job: Job, run: RunDirectory, progress: Progress | None, notify: Notify
+        ) -> Outcome:
+            num_workers = min(most, job.num_shards)
+            if job.num_items is not None:
+                num_workers = max(1, min(num_workers, job.num_items))
+            if job.num_shards < most:
+                notify(_idle(job.num_shards, most))
+            if num_workers == 1:
+                with serial_engine(options) as serial:
+                    return serial(job, run, progress, notify)
+            return run_process(
+                pool,
+                num_workers,
+                job,
+                run,
+                item_timeout_s=options.item_timeout_s,
+                progress=progress,
+                notify=notify,
+            )
+
+        yield engine
+
+
+def _idle(num_shards: int, num_workers: int) -> str:
+    return (
+        f"a shard is written by one process, so {num_shards} of {num_workers} workers have work: "
+        f"{num_workers} shards or more would use all"
+    )

@@ -1,0 +1,186 @@
+"""What a worker does: it is sent a job, then what to write, and tells what it has done.
+
+==========  ========================================================================
+to it       ``WRITE`` shards (strided: their items are listed here), or ``TAKE``
+            shards and then ``ITEMS``, ... and ``END`` with T (dealt: they are sent);
+            ``FINISH``
+from it     ``TELL`` now and then, ``TYPES`` when a feature's type has widened,
+            ``WRITTEN`` when shards are sealed, ``RESULT`` at the end; or ``FAILED``
+==========  ========================================================================
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import mmap
+import pickle
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final
+
+from shardwriter.engines.channel import Channel
+from shardwriter.engines.failures import pack_failure
+from shardwriter.engines.parcel import unpack
+from shardwriter.engines.part import Done, PartWriter
+from shardwriter.errors import CallableError, RunError, ShardwriterError
+from shardwriter.job import Job
+from shardwriter.rundir import RunDirectory
+from shardwriter.schema import FeatureSummary
+from shardwriter.sources import Item
+from shardwriter.stages import Stopwatch
+from shardwriter.storage.descriptor import Scratch
+from shardwriter.worker import working
+
+WRITE: Final = 1
+TAKE: Final = 2
+ITEMS: Final = 3
+END: Final = 4
+FINISH: Final = 5
+TELL: Final = 11
+TYPES: Final = 12
+WRITTEN: Final = 13
+RESULT: Final = 14
+FAILED: Final = 15
+
+INDEX: Final = struct.Struct("<Q")
+"""In front of every item that is sent."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What every worker of a pool is sent.
+
+    Attributes:
+        job: What to write.
+        run: Where.
+        num_workers: How many they are.
+        places: int64[num_workers] in shared memory: the item that each has at hand, -1 for none.
+    """
+
+    job: Job
+    run: RunDirectory
+    num_workers: int
+    places: Scratch
+
+
+class _ProgramGone(BaseException):
+    """The program has closed its socket: there is nobody to write for."""
+
+
+def map_places(places: Scratch, num_workers: int) -> memoryview:
+    """Return int64[num_workers], shared by all processes that have the file."""
+    return memoryview(mmap.mmap(places.fileno(), 8 * num_workers)).cast("q")
+
+
+def work(number: int, end: socket.socket, parcel: bytes, descriptors: Sequence[int]) -> None:
+    """Do what the program asks for, until it says that all is done."""
+    # Rows and records come and go by the million, without cycles: collect less often.
+    gc.set_threshold(100_000, 20, 20)
+    channel = Channel(end)
+    # A program that is gone needs no answer; whoever looks after the workers ends this one.
+    with suppress(_ProgramGone, OSError):
+        try:
+            worker = _Worker(number, channel, _unpacked(parcel, descriptors))
+            worker.run()
+        except Exception as error:  # noqa: BLE001 - every one of them is for the program
+            channel.send(FAILED, pack_failure(error))
+
+
+def _unpacked(parcel: bytes, descriptors: Sequence[int]) -> Assignment:
+    try:
+        assignment = unpack(parcel, descriptors)
+    except (Exception, SystemExit) as error:
+        raise RunError(
+            f"the source and the map can not be set up in a worker: {type(error).__name__}: "
+            f"{error}",
+            hint="what they use must be importable there; --engine serial runs them here",
+        ) from error
+    assert isinstance(assignment, Assignment)
+    return assignment
+
+
+class _Worker:
+    def __init__(self, number: int, channel: Channel, assignment: Assignment) -> None:
+        self._number = number
+        self._channel = channel
+        self._job = assignment.job
+        self._run = assignment.run
+        self._num_workers = assignment.num_workers
+        places = map_places(assignment.places, assignment.num_workers)
+        self._place = places[number : number + 1]
+        self._watch = Stopwatch()
+        self._num_items = 0
+
+    def run(self) -> None:
+        """Take orders until the last one."""
+        with_journal = self._run.journal(attempt=0, worker=self._number)
+        items = self._job.encoder(self._place, self._watch)
+        part = PartWriter(
+            self._job, self._run, with_journal, items, self._watch, self._tell, self._tell_types
+        )
+        while True:
+            kind, data = self._receive()
+            if kind == FINISH:
+                break
+            shards = range(*json.loads(data))
+            worker = self._job.worker(self._number, self._num_workers, shards, self._place)
+            with working(worker):
+                if kind == WRITE:
+                    self._num_items = self._job.num_items or 0
+                    listed = self._job.items_of(shards)
+                else:
+                    listed = self._sent_items()
+                part.write(shards, listed, lambda: self._num_items)
+            self._place[0] = -1
+            self._channel.send(WRITTEN)
+        with_journal.close()
+        self._channel.send(RESULT, pickle.dumps(part.done))
+
+    def _receive(self) -> tuple[int, bytes]:
+        with self._watch.aside("wait"):
+            message = self._channel.receive()
+        if message is None:
+            raise _ProgramGone
+        return message
+
+    def _sent_items(self) -> Iterator[tuple[int, Item]]:
+        while True:
+            self._place[0] = -1
+            kind, data = self._receive()
+            if kind == END:
+                self._num_items = json.loads(data)
+                return
+            file = BytesIO(data)
+            while head := file.read(INDEX.size):
+                (index,) = INDEX.unpack(head)
+                self._place[0] = index
+                yield index, _load(file, index)
+
+    def _tell(self, done: Done) -> None:
+        told = done.num_items, done.payload_bytes, len(done.gaps), done.seconds
+        self._channel.send(TELL, pickle.dumps(told))
+
+    def _tell_types(self, features: Mapping[str, FeatureSummary]) -> None:
+        types = {
+            name: FeatureSummary(feature.type, first_item=feature.first_item)
+            for name, feature in features.items()
+        }
+        self._channel.send(TYPES, pickle.dumps(types))
+
+
+def _load(file: BytesIO, index: int) -> Any:
+    try:
+        return pickle.load(file)
+    except ShardwriterError as error:
+        raise error.locate(index=index) from error.__cause__
+    except (Exception, SystemExit) as error:
+        raise CallableError(
+            f"the item can not be unpacked in a worker: {type(error).__name__}: {error}",
+            index=index,
+            hint="its class must be importable there; --engine serial sends nothing",
+        ) from error
