@@ -27,6 +27,7 @@ from shardwriter.stats import stats
 from shardwriter.tfrecord import TFRecordWriter
 from shardwriter.tfrecord_reader import read_records
 from shardwriter.verify import verify
+from shardwriter.worker import current_worker
 from shardwriter.write import write
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "ShardwriterError",
     "TFRecordWriter",
     "UsageError",
+    "current_worker",
     "decode_columns",
     "decode_example",
     "encode_columns",

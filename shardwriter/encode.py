@@ -18,8 +18,9 @@ from shardwriter.example_columns import Column, encode_columns
 from shardwriter.feature_types import FeatureType
 from shardwriter.labels import LabelCounts
 from shardwriter.options import SKIP, DatasetOptions
+from shardwriter.read_ahead import Load, read_ahead
 from shardwriter.schema import FeatureSummary, Schema
-from shardwriter.sources import ColumnSource, Item, RecordSource, Source
+from shardwriter.sources import ColumnSource, FileSource, Item, RecordSource, Source
 from shardwriter.stages import Stopwatch
 from shardwriter.worker import Place, new_place
 
@@ -148,18 +149,29 @@ class ItemEncoder:
             yield from self._in_blocks(self._source, iter(items))
             return
         watch = self._watch
-        for item_index, item in items:
+        load: Load = self._source.load
+        if isinstance(self._source, FileSource):
+            ready: Iterable[tuple[int, Item, Load]] = read_ahead(self._source, load, items)
+        else:
+            ready = ((item_index, item, load) for item_index, item in items)
+        for item_index, item, load in ready:
             timed = watch.start()
-            yield item_index, self.record(item_index, item, watch if timed else None)
+            yield item_index, self.record(item_index, item, load, watch if timed else None)
             if timed:
                 watch.lap("write")
                 watch.stop()
 
-    def record(self, item_index: int, item: Item, watch: Stopwatch | None = None) -> bytes | None:
+    def record(
+        self,
+        item_index: int,
+        item: Item,
+        load: Load | None = None,
+        watch: Stopwatch | None = None,
+    ) -> bytes | None:
         """Return the record of one item, or None where the map skipped it."""
         self._place[0] = item_index
         try:
-            features = self._load(item)
+            features = self._load(load or self._source.load, item)
             if watch is not None:
                 watch.lap("read")
             if self._map is not None:
@@ -181,9 +193,9 @@ class ItemEncoder:
     def _located(self, error: ShardwriterError, item_index: int, item: Item) -> ShardwriterError:
         return error.locate(index=item_index, item=self._source.key(item))
 
-    def _load(self, item: Item) -> Any:
+    def _load(self, load: Load, item: Item) -> Any:
         try:
-            return self._source.load(item)
+            return load(item)
         except ShardwriterError:
             raise
         except (Exception, SystemExit) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,29 @@ def print_written(manifest: Manifest, directory: str, elapsed_s: float) -> None:
     _print_pairs(console, rows)
     place = f"{directory}/{manifest.pattern.manifest_file}"
     console.print(Text.assemble(("wrote", "green"), " ", place))
+
+
+def shares_text(seconds: Mapping[str, float]) -> str:
+    """Say in a line where the time goes: the stages that take a hundredth or more of it."""
+    total = sum(seconds.values())
+    shares = {stage: value / total for stage, value in seconds.items() if value > 0.005 * total}
+    return ", ".join(f"{stage} {share:.0%}" for stage, share in shares.items())
+
+
+def print_timings(seconds: Mapping[str, float], num_items: int) -> None:
+    """Print where the time went, of all processes together."""
+    console = _console()
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("stage")
+    for name in ("seconds", "share", "an item"):
+        table.add_column(name, justify="right")
+    total = sum(seconds.values()) or 1.0
+    for stage, value in seconds.items():
+        if not value:
+            continue
+        each = f"{value / num_items * 1e6:,.1f} µs" if num_items else ""
+        table.add_row(stage, f"{value:.2f}", f"{value / total:.0%}", each)
+    console.print(table)
 
 
 def _print_pairs(console: Console, rows: list[tuple[str, str]]) -> None:

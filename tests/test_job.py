@@ -46,7 +46,7 @@ def make(data=100, out="out/train@4", **options):
 def order(job):
     items = list(job.items())
     assert [index for index, _ in items] == list(range(len(items)))
-    return [item for _, item in items]
+    return [item["x"] if isinstance(item, dict) else item for _, item in items]
 
 
 # -- order ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from signal import SIGHUP, SIGINT, SIGTERM
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -93,7 +93,7 @@ def hint(line: str) -> None:
 
 @contextmanager
 def writing_bar() -> Iterator[Progress | None]:
-    """Show items done, rate and time left on stderr, where that is a terminal.
+    """Show on stderr, where that is a terminal, how far a write is and where its time goes.
 
     Yields:
         A function to tell how far the write has come; None off a terminal.
@@ -103,13 +103,21 @@ def writing_bar() -> Iterator[Progress | None]:
         return
     from rich.progress import MofNCompleteColumn
 
-    from shardwriter.render import bytes_text, rate_text
+    from shardwriter.render import bytes_text, rate_text, shares_text
 
     with _bar("writing", MofNCompleteColumn()) as show:
 
         def update(work: Work) -> None:
             size = bytes_text(work.payload_bytes)
-            show(work.num_done, work.num_items, lambda s: f"{rate_text(work.num_done, s)}, {size}")
+            notes = [shares_text(work.seconds)]
+            if work.num_gaps:
+                notes.append(f"{work.num_gaps:,} skipped")
+            show(
+                work.num_done,
+                work.num_items,
+                lambda s: f"{rate_text(work.num_done, s)}, {size}",
+                "; ".join(filter(None, notes)),
+            )
 
         yield update
 
@@ -136,24 +144,41 @@ def reading_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
         yield update
 
 
-_Show = Callable[[int, "int | None", Callable[[float], str]], None]
+class _Show(Protocol):
+    def __call__(
+        self, done: int, total: int | None, rate: Callable[[float], str], note: str = ""
+    ) -> None: ...
 
 
 @contextmanager
 def _bar(what: str, count: Any) -> Iterator[_Show]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
 
     rate_column = TextColumn("{task.fields[rate]}")
     name = TextColumn("{task.description}")
-    layout = (name, BarColumn(), count, rate_column, TimeRemainingColumn())
-    with Progress(*layout, console=Console(stderr=True), transient=True) as bar:
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    bar = Progress(name, BarColumn(bar_width=20), count, rate_column, *times)
+    note_line = Text(style="dim", no_wrap=True, overflow="ellipsis")
+    shown = Group(bar, note_line)
+    with Live(shown, console=Console(stderr=True), transient=True, refresh_per_second=10):
         task = bar.add_task(what, total=None, rate="")
 
-        def show(done: int, total: int | None, rate: Callable[[float], str]) -> None:
+        def show(
+            done: int, total: int | None, rate: Callable[[float], str], note: str = ""
+        ) -> None:
             elapsed_s = bar.tasks[0].elapsed or 0
             text = rate(elapsed_s) if elapsed_s else ""
             bar.update(task, completed=done, total=total, rate=text)
+            note_line.plain = note
 
         yield show
 

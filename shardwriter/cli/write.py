@@ -21,6 +21,7 @@ from shardwriter.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from shardwriter.engines import Work
     from shardwriter.sources import Source
 
 
@@ -112,6 +113,9 @@ def write(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")
     ] = False,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Say at the end where the time went.")
+    ] = False,
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -163,8 +167,16 @@ def write(
         # Rows and records come and go by the million, without cycles: collect less often.
         gc.set_threshold(100_000, 20, 20)
         started = time.monotonic()
-        with terminable(), writing_bar() as progress:
+        told: list[Work] = []
+
+        def progress(work: Work) -> None:
+            told[:] = [work]
+            if show is not None:
+                show(work)
+
+        with terminable(), writing_bar() as show:
             manifest = write_dataset(opened, output, options, run_options, progress, hint)
+        seconds = told[-1].seconds
         elapsed_s = time.monotonic() - started
         manifest_path = str(Path(output.directory) / manifest.pattern.manifest_file)
         if json:
@@ -178,12 +190,15 @@ def write(
                 "payload_bytes": manifest.payload_bytes,
                 "schema": "shardwriter.write/1",
                 "skipped": len(manifest.gaps),
+                "stages_s": dict(seconds),
             }
             print_json(summary)
         else:
-            from shardwriter.render import print_written
+            from shardwriter.render import print_timings, print_written
 
             print_written(manifest, output.directory, elapsed_s)
+            if timings:
+                print_timings(seconds, manifest.num_items)
 
 
 def _show_plan(planned: dict[str, Any], directory: str, *, json: bool) -> None:

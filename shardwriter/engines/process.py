@@ -24,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -58,8 +58,6 @@ from shardwriter.sources import HoldingSource
 from shardwriter.stages import Stopwatch
 from shardwriter.storage.descriptor import Scratch
 
-Way = Literal["strided", "dealt"]
-
 MAX_PARCEL_BYTES: Final = 64 << 20
 BATCH_BYTES: Final = 1 << 18  # of items that are sent at once
 PENDING_BYTES: Final = 64 << 20  # of items that wait for all workers together
@@ -73,7 +71,6 @@ def run_process(
     job: Job,
     run: RunDirectory,
     *,
-    way: Way | None = None,
     item_timeout_s: float | None = None,
     progress: Progress | None = None,
     notify: Notify | None = None,
@@ -85,7 +82,6 @@ def run_process(
         num_workers: How many workers to have.
         job: What to write.
         run: A run directory that has begun.
-        way: How the items are brought to the workers; by default what fits the source.
         item_timeout_s: The longest that one item may take; None for any time.
         progress: Told of the work done.
         notify: Told what a person should know.
@@ -100,8 +96,7 @@ def run_process(
         pool.fork(num_workers, parcel, descriptors)
         del parcel
         crew = _Crew(pool, job, map_places(places, num_workers), item_timeout_s, progress)
-        travels = job.source.random_access and job.source.travels
-        if (way or ("strided" if travels else "dealt")) == "strided":
+        if job.source.random_access and job.source.travels:
             crew.hand_out()
             num_items = job.num_items or 0
         else:

@@ -14,7 +14,7 @@ from shardwriter.example_columns import Column
 from shardwriter.feature_types import FeatureType
 from shardwriter.schema import FeatureSummary
 
-__all__ = ["ColumnSource", "HoldingSource", "Item", "RecordSource", "Source"]
+__all__ = ["ColumnSource", "FileSource", "HoldingSource", "Item", "RecordSource", "Source"]
 
 Item = Any
 """A source's own descriptor of an item; picklable."""
@@ -82,6 +82,14 @@ class ColumnSource(Protocol):
 
     def load_columns(self, items: Sequence[Item]) -> dict[str, Column]:
         """Return what :meth:`Source.load` would return for each item, by feature."""
+
+
+@runtime_checkable
+class FileSource(Protocol):
+    """A source whose items are files of their own, and can be loaded by several threads at once."""
+
+    def size_bytes(self, item: Item) -> int:
+        """Return the size of an item's file."""
 
 
 @runtime_checkable

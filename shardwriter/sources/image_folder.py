@@ -140,6 +140,10 @@ class ImageFolder:
         """Return the path below the root, with ``/``."""
         return item.key
 
+    def size_bytes(self, item: ImageItem) -> int:
+        """Return the size of the file."""
+        return item.size_bytes
+
     def load(self, item: ImageItem) -> dict[str, Any]:
         """Read one image.
 
