@@ -3,7 +3,7 @@
     python scripts/bench_pool.py [start] [records] [--repeat 5] [--workers 2] [--json]
 
 ``start``: the time to write 8 tiny records with 8 workers, less that in one process; for the whole
-command, and for ``sw.write`` in a process that is up (the first call, and the median of later ones).
+command, and for ``sw.write`` in a process that is up (the first call; the median of later ones).
 
 ``records``: nanoseconds per small record, for 1,000 to 1,000,000 of them, from a generator (which
 one process reads and deals out) and from a sequence (each worker takes its own), with the pool and
