@@ -25,7 +25,8 @@ def run_timed(command: list[str], environment: Mapping[str, str]) -> float:
 def run_watched(command: list[str], environment: Mapping[str, str]) -> float:
     """Run a command; return the peak in MB of the memory that all its processes have together.
 
-    On Linux a page that processes share counts once (PSS). Elsewhere it is the largest process's.
+    On Linux what they share counts once, and what other programs share with them counts in full; a
+    mapped input counts as far as it was read. Elsewhere it is the memory of the largest process.
     Watching takes time, so this run is not one to be timed.
     """
     watch = _Watch()
@@ -46,7 +47,8 @@ def _run(command: list[str], environment: Mapping[str, str], watch: _Watch | Non
             output.seek(0)
             text = output.read().decode(errors="replace")
             raise SystemExit(f"{' '.join(command)} failed ({process.returncode}):\n{text}")
-    return usage.ru_maxrss / (1e3 if sys.platform == "linux" else 1e6)
+    # Where nothing was sampled. Linux counts this program's own size in, from before the exec.
+    return usage.ru_maxrss * (1024 if sys.platform == "linux" else 1) / 1e6
 
 
 class _Watch:
@@ -66,7 +68,7 @@ class _Watch:
 
     def _sample(self, pid: int) -> None:
         while not self._ended.wait(WATCH_EVERY_S):
-            self.peak_mb = max(self.peak_mb, sum(_pss_mb(each) for each in _family(pid)))
+            self.peak_mb = max(self.peak_mb, _memory_mb(list(_family(pid))))
 
 
 def _family(pid: int) -> Iterator[int]:
@@ -80,9 +82,32 @@ def _family(pid: int) -> Iterator[int]:
             yield from _family(int(child))
 
 
-def _pss_mb(pid: int) -> float:
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1e3
+def _memory_mb(pids: list[int]) -> float:
+    """Sum the memory of processes that have one ancestor.
+
+    Of memory without a file, what is shared is shared among them (PSS). The pages of a file may be
+    shared with anybody: they count once, as many as the process has that has most of them.
+    """
+    own_kb = 0
+    files_kb: dict[str, int] = {}
+    for pid in pids:
+        try:
+            text = Path(f"/proc/{pid}/smaps").read_text()
+        except OSError:  # it ended meanwhile
+            continue
+        mapped_kb: dict[str, int] = {}
+        path = ""
+        for line in text.splitlines():
+            words = line.split(maxsplit=5)
+            if not words[0].endswith(":"):  # the head of a mapping
+                path = words[5] if len(words) > 5 and words[5].startswith("/") else ""
+            elif words[0] == "Pss:" and not path:
+                own_kb += int(words[1])
+            elif words[0] == "Rss:" and path:
+                mapped_kb[path] = mapped_kb.get(path, 0) + int(words[1])
+            elif words[0] == "Anonymous:" and path:  # pages that were written to
+                mapped_kb[path] -= int(words[1])
+                own_kb += int(words[1])
+        for path, kb in mapped_kb.items():
+            files_kb[path] = max(files_kb.get(path, 0), kb)
+    return (own_kb + sum(files_kb.values())) * 1024 / 1e6
