@@ -95,11 +95,16 @@ def _join_shapes(a: Shape | None, b: Shape | None) -> Shape | None:
 def signature(value: Any) -> object:
     """What decides a value's type, where that is cheap to say; None for lists and the like."""
     kind = type(value)
-    if kind is np.ndarray:
+    if kind is np.ndarray or kind is np.memmap:
         return value.dtype, value.shape
-    if kind in _SCALAR_DTYPES:
+    if kind in _SCALAR_DTYPES or kind in _NUMPY_SCALARS:
         return kind
     return None
+
+
+_NUMPY_SCALARS: Final = frozenset(
+    [np.bool_, *(np.dtype(code).type for code in np.typecodes["AllInteger"] + "efd")]
+)
 
 
 _SCALAR_DTYPES: Final[dict[type, tuple[Kind, str]]] = {

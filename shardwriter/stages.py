@@ -19,7 +19,7 @@ STAGES: Final = ("read", "map", "encode", "write", "sync", "deal", "wait")
 disk, ``deal`` packs items for another process, ``wait`` is spent without work.
 """
 
-_QUICK_S: Final = 50e-6  # an item that takes less is timed now and then
+_QUICK_S: Final = 200e-6  # an item that takes less is timed now and then
 _MAX_WEIGHT: Final = 64
 
 
