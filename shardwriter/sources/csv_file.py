@@ -191,7 +191,7 @@ class CsvFile(RowFile):
             found = [row for row in reader if row]
         except (UnicodeDecodeError, csv.Error):
             raise file_changed(self.path) from None
-        if len(found) != num_rows or any(len(row) != len(self.header) for row in found):
+        if len(found) != num_rows or not {len(self.header)}.issuperset(map(len, found)):
             raise file_changed(self.path)
         return found
 

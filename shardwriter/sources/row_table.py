@@ -146,8 +146,9 @@ def _without_mark(file: InputFile, begin: int, end: int) -> bytes:
 
 def _ranges(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Cut row numbers into ranges that ascend, and are not too far apart to be read together."""
+    steps = np.diff(np.array(rows, np.int64))
+    cuts = np.flatnonzero((steps <= 0) | (steps > _MAX_STEP_ROWS)) + 1
     start = 0
-    for stop in range(1, len(rows) + 1):
-        if stop == len(rows) or not 0 < rows[stop] - rows[stop - 1] <= _MAX_STEP_ROWS:
-            yield start, stop
-            start = stop
+    for stop in [*cuts.tolist(), len(rows)] if len(rows) else []:
+        yield start, stop
+        start = stop
