@@ -26,7 +26,7 @@ def check_bytes(ours: Path, theirs: Path, files: str = "*.tfrecord") -> None:
 def check_resized(ours: Path, theirs: Path) -> None:
     """Masks are the same bytes, and images but for what two libraries' resizing differs in.
 
-    Pillow smooths when it makes an image smaller, which TensorFlow does only when asked to.
+    They round in other places.
     """
     for a, b in _pairs(ours, theirs):
         for mine, other in zip(_records(a), _records(b), strict=True):

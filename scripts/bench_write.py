@@ -59,7 +59,7 @@ PEERS = {
     "mds-pool": Peer(("streaming",), ("floats", "table")),
     "webdataset": Peer(("webdataset",), ("tokens",)),
     "webdataset-pool": Peer(("webdataset",), ("tokens",)),
-    "litdata": Peer(("litdata", "PIL"), ("masks",)),
+    "litdata": Peer(("litdata", "cv2"), ("masks",)),
 }
 """``-pool``: as many processes as ours; LitData brings its own. ``-data``: tf.data's threads."""
 

@@ -5,7 +5,7 @@
 
 They keep the same records in formats of their own. ``--digest`` reads them back and prints a digest
 of their contents. Runs where the peer is installed, and needs numpy beside it (imagesize for
-images, Pillow for masks). With ``--parts`` a process writes one part, as in tensorflow_peers.py;
+images, OpenCV for masks). With ``--parts`` a process writes one part, as in tensorflow_peers.py;
 LitData starts ``--parts`` processes itself.
 """
 
