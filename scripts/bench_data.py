@@ -68,7 +68,7 @@ def resized_pair(folder: Path, name: str) -> dict[str, bytes]:
     mask = cv2.imread(str(folder / "masks" / name), cv2.IMREAD_UNCHANGED)
     return {
         "image": cv2.resize(image, size, interpolation=cv2.INTER_LINEAR).tobytes(),
-        "mask": cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST).tobytes(),
+        "mask": cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST_EXACT).tobytes(),
     }
 
 
