@@ -81,6 +81,7 @@ class FileScan:
         compression: What it is, by content.
         sizes: The records that were proven.
         crc32c: Of the uncompressed stream, as far as it could be read; None unless all was read.
+        file_crc32c: Of a compressed file itself, likewise.
         defects: The first of them; :attr:`num_defects` counts all.
     """
 
@@ -89,6 +90,7 @@ class FileScan:
     compression: Compression = "none"
     sizes: RecordSizes = field(default_factory=RecordSizes)
     crc32c: int | None = None
+    file_crc32c: int | None = None
     defects: list[Defect] = field(default_factory=list)
     num_defects: int = 0
 
@@ -142,6 +144,7 @@ def scan_file(
             scan.sizes.add(batch)
         if not any(defect.kind in _STOPS for defect in scan.defects):
             scan.crc32c = proven.crc32c
+            scan.file_crc32c = stream.file_crc32c
         _check_name(scan, stream)
     return scan
 

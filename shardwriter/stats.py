@@ -326,6 +326,12 @@ def _difference(scan: FileScan, told: SealedShard, compression: str) -> Finding 
     if scan.file_bytes != told.file_bytes:
         detail = f"a file of {scan.file_bytes:,} bytes, the manifest says {told.file_bytes:,}"
         return Finding("other-size", scan.path, detail)
+    if told.file_crc32c is not None and scan.file_crc32c not in (None, told.file_crc32c):
+        detail = (
+            f"the right records, but compressed into other bytes: CRC {scan.file_crc32c:08x}, "
+            f"should be {told.file_crc32c:08x}"
+        )
+        return Finding("other-bytes", scan.path, detail)
     return None
 
 

@@ -14,12 +14,14 @@ from typing import Final
 
 from contextlib2 import ExitStack
 
+from shardwriter.compressed_writer import CompressedWriter
 from shardwriter.encode import RecordEncoder
 from shardwriter.engines import Outcome, Progress
 from shardwriter.errors import RecordTooLarge
 from shardwriter.job import Job
 from shardwriter.journal import Journal, JournaledFile
 from shardwriter.options import Backend
+from shardwriter.packing import PLAIN, Packing
 from shardwriter.rundir import RunDirectory
 from shardwriter.shard import OnFlush, RecordWriter, ShardFile
 from shardwriter.tfrecord import TFRecordWriter
@@ -36,6 +38,7 @@ def open_shards(
     journal: Journal,
     num_shards: int,
     backend: Backend = "native",
+    packing: Packing = PLAIN,
 ) -> list[ShardFile]:
     """Open N growing shards in the run directory; those not sealed are abandoned with the stack.
 
@@ -51,16 +54,24 @@ def open_shards(
 
             open_writer: Callable[[OnFlush], RecordWriter] = partial(TensorFlowRecordWriter, path)
         else:
-            open_writer = partial(_open_native, run, journal, path, buffer_bytes)
-        shard = ShardFile(run.storage, path, run.index_path(number), open_writer)
+            open_writer = partial(_open_native, run, journal, path, buffer_bytes, packing)
+        index_path, compressed = run.index_path(number), not packing.is_plain
+        shard = ShardFile(run.storage, path, index_path, open_writer, compressed=compressed)
         shards.append(stack.enter_context(shard))
     return shards
 
 
 def _open_native(
-    run: RunDirectory, journal: Journal, path: str, buffer_bytes: int, on_flush: OnFlush
-) -> TFRecordWriter:
+    run: RunDirectory,
+    journal: Journal,
+    path: str,
+    buffer_bytes: int,
+    packing: Packing,
+    on_flush: OnFlush,
+) -> RecordWriter:
     file = JournaledFile(run.storage.create(path), journal)
+    if not packing.is_plain:
+        return CompressedWriter(file, packing, on_flush=on_flush)
     return TFRecordWriter(file, buffer_bytes=buffer_bytes, on_flush=on_flush)
 
 
@@ -89,7 +100,7 @@ def run_serial(
         journal = run.journal(attempt=0, worker=0)
         stack.callback(journal.close)
         items.encoder.schema.on_widen = lambda features: journal.fact(schema=features)
-        shards = open_shards(stack, run, journal, num_shards, backend)
+        shards = open_shards(stack, run, journal, num_shards, backend, job.packing)
         try:
             for item_index, record in items.records(job.items()):
                 if record is None:
@@ -123,7 +134,7 @@ def checkpoint(shards: list[ShardFile], journal: Journal, encoder: RecordEncoder
         journal.fact(
             checkpoint=number,
             records=safe.num_records,
-            bytes=safe.stream_bytes,
+            bytes=safe.file_bytes,
             crc32c=f"{safe.crc32c:08x}",
         )
     journal.sync()
