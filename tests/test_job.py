@@ -183,6 +183,8 @@ def test_every_option_is_held_against_the_digest():
         "schema",
         "world",  # these two decide N, and N is held
         "loader_workers",
+        "compression",  # held below
+        "deflate",
     }
 
 
