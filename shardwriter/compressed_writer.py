@@ -41,6 +41,8 @@ from shardwriter.crc32c import extend_crc32c
 from shardwriter.packing import Packing, deflate_block, deflate_member
 from shardwriter.tfrecord import BinarySink, TFRecordWriter, Written, open_sink, write_all
 
+EMPTY_DEFLATE: Final = b"\x03\x00"
+"""Deflate data of nothing: a last block without a byte in it."""
 ZLIB_HEAD: Final = b"\x78\x9c"
 ZLIB_TAIL_BYTES: Final = 6  # the empty last block, and adler32
 
@@ -49,7 +51,6 @@ _GZIP_MAGIC: Final = bytes.fromhex("1f8b08040000000000ff")
 _GZIP_TRAILER = struct.Struct("<II")
 _SUBFIELD_HEAD_BYTES: Final = 4
 _SUBFIELD_BYTES: Final = 12
-_EMPTY_DEFLATE: Final = b"\x03\x00"
 _PAGE_BYTES: Final = 4096
 _HAZARD_BYTES: Final = 64  # an end this far behind a page's start, or further, is read well
 
@@ -150,10 +151,10 @@ class CompressedWriter:
             if self._held is not None:
                 self._write_member(self._held, is_last=True)
             elif not self._packed_records:
-                self._write_member(_Member(_EMPTY_DEFLATE, bytes(8), 0, 0), is_last=True)
+                self._write_member(_Member(EMPTY_DEFLATE, bytes(8), 0, 0), is_last=True)
         else:
             head = b"" if self._packed_records else ZLIB_HEAD
-            tail = _EMPTY_DEFLATE + struct.pack(">I", self._adler32)
+            tail = EMPTY_DEFLATE + struct.pack(">I", self._adler32)
             self._put(head + tail, self._written.num_records, self._written.crc32c)
         self._finished = True
 

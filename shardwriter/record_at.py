@@ -8,6 +8,7 @@ from typing import Final
 
 from isal import isal_zlib
 
+from shardwriter.compressed_writer import EMPTY_DEFLATE
 from shardwriter.compression import DEFLATE_ERROR, RAW_WBITS, InflateStream
 from shardwriter.errors import CorruptFile
 from shardwriter.index import Index, Place
@@ -92,9 +93,13 @@ class IndexedReader:
             return BytesIO(piece)
         if self._index.compression == "gzip":
             return InflateStream(BytesIO(piece), "gzip", path)
+        # Behind a whole block, and nowhere else, the empty last block ends the stream.
         inflater = isal_zlib.decompressobj(wbits=RAW_WBITS)
+        why = "it is no whole block"
         try:
-            return BytesIO(inflater.decompress(piece))
+            data = inflater.decompress(piece + EMPTY_DEFLATE)
+            if inflater.eof and not inflater.unused_data:
+                return BytesIO(data)
         except DEFLATE_ERROR as error:
-            message = f"compressed data is broken: {error}"
-            raise CorruptFile(message, kind="bad-deflate", path=path) from None
+            why = str(error)
+        raise CorruptFile(f"compressed data is broken: {why}", kind="bad-deflate", path=path)

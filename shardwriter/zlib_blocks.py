@@ -13,12 +13,11 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from shardwriter.compressed_writer import ZLIB_HEAD, ZLIB_TAIL_BYTES
+from shardwriter.compressed_writer import EMPTY_DEFLATE, ZLIB_HEAD, ZLIB_TAIL_BYTES
 from shardwriter.compression import RAW_WBITS
 from shardwriter.errors import CorruptFile
 
 _FLUSH: Final = b"\x00\x00\xff\xff"
-_LAST_BLOCK: Final = b"\x03\x00"
 _FEED_BYTES: Final = 1 << 16  # inflated at a time, so that a bomb takes little memory
 
 
@@ -80,7 +79,7 @@ def _could_end(inflater: zlib._Decompress) -> bool:
     """Whether the empty last block would end the stream here."""
     probe = inflater.copy()
     try:
-        rest = probe.decompress(_LAST_BLOCK)
+        rest = probe.decompress(EMPTY_DEFLATE)
     except zlib.error:
         return False
     return probe.eof and not rest and not probe.unused_data
