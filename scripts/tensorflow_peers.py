@@ -2,6 +2,7 @@
 
     python scripts/tensorflow_peers.py images FOLDER OUT_PREFIX NUM_SHARDS
     python scripts/tensorflow_peers.py table FILE.csv OUT_PREFIX NUM_SHARDS
+    python scripts/tensorflow_peers.py tokens FILE.npy OUT_PREFIX NUM_SHARDS GZIP
 
 They do the same work: the same features in the same round-robin shards. Image sizes come from the
 header, which is kinder than the decoding that many such scripts do.
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import contextlib2
 import imagesize
+import numpy as np
 import tensorflow as tf
 
 
@@ -67,13 +69,26 @@ def table_examples(path: Path):  # type: ignore[no-untyped-def]
             yield tf.train.Example(features=tf.train.Features(feature=feature))
 
 
-def main(what: str, source: str, prefix: str, num_shards: int) -> None:
+def token_examples(path: Path):  # type: ignore[no-untyped-def]
+    """Yield an Example for each row of an array of token ids."""
+    for ids in np.load(path, mmap_mode="r"):
+        feature = {"ids": tf.train.Feature(int64_list=tf.train.Int64List(value=ids))}
+        yield tf.train.Example(features=tf.train.Features(feature=feature))
+
+
+SOURCES = {"images": image_examples, "table": table_examples, "tokens": token_examples}
+
+
+def main(what: str, source: str, prefix: str, num_shards: int, compression: str = "") -> None:
     """Write the Examples of a source round-robin."""
-    examples = {"images": image_examples, "table": table_examples}[what](Path(source))
+    examples = SOURCES[what](Path(source))
+    suffix = ".tfrecord.gz" if compression == "GZIP" else ".tfrecord"
     with contextlib2.ExitStack() as stack:
         writers = [
             stack.enter_context(
-                tf.io.TFRecordWriter(f"{prefix}-{shard:05d}-of-{num_shards:05d}.tfrecord")
+                tf.io.TFRecordWriter(
+                    f"{prefix}-{shard:05d}-of-{num_shards:05d}{suffix}", compression
+                )
             )
             for shard in range(num_shards)
         ]
@@ -82,4 +97,4 @@ def main(what: str, source: str, prefix: str, num_shards: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), *sys.argv[5:])

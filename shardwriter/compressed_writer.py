@@ -16,10 +16,11 @@ so that a reader can hop from member to member without inflating. A member ends 
 brings its uncompressed bytes to ``member_bytes`` or more.
 
 TensorFlow's reader takes a file for ended, and says nothing, (a) after an empty member and (b)
-where a member ends just past a multiple of its buffer of 262,144 bytes. So no shard that has
-records has an empty member, and a member whose end E has 1 <= E mod 4096 <= 63 is padded to
-E mod 4096 = 64, unless it is the last. Which one is the last is known only later: just such a
-member is held back until the next one or the end.
+where a member ends just past a multiple of its buffer of 262,144 bytes, so that all of its data
+came with one buffer and its trailer is in the next. So no shard that has records has an empty
+member, and a member whose end E has 1 <= E mod 4096 <= 63 is padded to E mod 4096 = 64, unless it
+is the last. Which one is the last is known only later: just such a member is held back until the
+next one or the end.
 
 A zlib shard (RFC 1950) is one stream, as TensorFlow reads no more than the first of several::
 
@@ -45,6 +46,8 @@ EMPTY_DEFLATE: Final = b"\x03\x00"
 """Deflate data of nothing: a last block without a byte in it."""
 ZLIB_HEAD: Final = b"\x78\x9c"
 ZLIB_TAIL_BYTES: Final = 6  # the empty last block, and adler32
+HAZARD_BYTES: Final = 64
+"""A member's end this far behind a buffer's start, or further, does TensorFlow no harm."""
 
 _GZIP_HEAD = struct.Struct("<10sH2sHQI")
 _GZIP_MAGIC: Final = bytes.fromhex("1f8b08040000000000ff")
@@ -52,7 +55,6 @@ _GZIP_TRAILER = struct.Struct("<II")
 _SUBFIELD_HEAD_BYTES: Final = 4
 _SUBFIELD_BYTES: Final = 12
 _PAGE_BYTES: Final = 4096
-_HAZARD_BYTES: Final = 64  # an end this far behind a page's start, or further, is read well
 
 
 class _Member(NamedTuple):
@@ -236,4 +238,4 @@ class CompressedWriter:
 def _padding(end: int) -> int:
     """Return how many bytes move a member's end out of TensorFlow's way; 0 where it does well."""
     behind = end % _PAGE_BYTES
-    return _HAZARD_BYTES - behind if 1 <= behind < _HAZARD_BYTES else 0
+    return HAZARD_BYTES - behind if 1 <= behind < HAZARD_BYTES else 0

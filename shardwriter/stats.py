@@ -232,6 +232,11 @@ def stats(
             scan = scan_file(path, check=check, progress=None if progress is None else tell)
             report.scans.append((shard, scan))
             _take_defects(report, gaps, shard, scan)
+            if scan.cut_short_at is not None:
+                report.notes.append(
+                    f"{path}: TensorFlow may stop at byte {scan.cut_short_at:,} of this gzip file "
+                    "and drop the rest without a word; a copy by `shardwriter write` it reads whole"
+                )
             done_bytes += scan.file_bytes
         _judge_set(report)
         if shard_set.manifest is not None:
