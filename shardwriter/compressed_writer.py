@@ -120,6 +120,7 @@ class CompressedWriter:
         self._adler32 = 1
         self._written = Written(0, 0, 0, 0)
         self._finished = False
+        self._failure: BaseException | None = None  # nobody knows how much the sink took then
 
     @property
     def num_records(self) -> int:
@@ -145,10 +146,20 @@ class CompressedWriter:
         """Do nothing: a member's end is where the records say, and whole members are written."""
 
     def finish(self) -> None:
-        """Write all that is left; no record can be written afterwards."""
+        """Write all that is left; no record comes afterwards."""
+        if self._failure is not None:
+            raise self._failure
         if self._finished:
             return
-        self._inner.flush()
+        try:
+            self._inner.flush()
+            self._write_rest()
+        except BaseException as error:
+            self._failure = error
+            raise
+        self._finished = True
+
+    def _write_rest(self) -> None:
         if self._is_gzip:
             if self._held is not None:
                 self._write_member(self._held, is_last=True)
@@ -158,7 +169,6 @@ class CompressedWriter:
             head = b"" if self._packed_records else ZLIB_HEAD
             tail = EMPTY_DEFLATE + struct.pack(">I", self._adler32)
             self._put(head + tail, self._written.num_records, self._written.crc32c)
-        self._finished = True
 
     def close(self) -> None:
         """Finish and close the file. Closing twice does nothing."""
@@ -169,9 +179,9 @@ class CompressedWriter:
 
     def discard(self) -> None:
         """Close the file without writing what is in no member yet."""
-        if not self._finished:
-            self._finished = True
-            self._held = None
+        self._finished = True
+        self._failure = None
+        self._held = None
         self._inner.discard()
 
     def __enter__(self) -> CompressedWriter:

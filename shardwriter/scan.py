@@ -128,8 +128,9 @@ class _Hazards:
         if self.found is None:
             self.found = self._suspect  # it was not the last
         is_empty = stream_end == self._stream_end
-        behind = file_end % _TENSORFLOW_BUFFER_BYTES
-        self._suspect = file_end if is_empty or 1 <= behind < HAZARD_BYTES else None
+        buffers, behind = divmod(file_end, _TENSORFLOW_BUFFER_BYTES)
+        is_split = buffers > 0 and 1 <= behind < HAZARD_BYTES
+        self._suspect = file_end if is_empty or is_split else None
         self._stream_end = stream_end
 
 

@@ -336,6 +336,26 @@ def test_after_a_write_that_failed_nothing_more_is_written(kind):
         writer.close()
     assert sink.closed
     assert (sink.data, writer.written) == (data, written)
+    writer.close()  # a second time
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zlib"])
+def test_an_end_that_could_not_be_written_is_not_passed_over(kind):
+    class FullOnce(Sink):
+        full = True
+
+        def write(self, data):
+            if self.full:
+                self.full = False
+                raise OSError(28, "No space left on device")
+            super().write(data)
+
+    sink = FullOnce()
+    writer = CompressedWriter(sink, Packing(kind))
+    for _ in range(2):
+        with pytest.raises(OSError, match="space"):
+            writer.finish()
+    assert sink.data == b""
 
 
 # -- in a shard ------------------------------------------------------------------------------------
