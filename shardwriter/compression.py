@@ -19,7 +19,7 @@ from typing import BinaryIO, Final, Literal, NoReturn, Protocol
 
 from isal import isal_zlib
 
-from shardwriter.crc32c import masked_crc32c
+from shardwriter.crc32c import extend_crc32c, masked_crc32c
 from shardwriter.errors import CorruptFile
 
 Compression = Literal["none", "gzip", "zlib"]
@@ -27,7 +27,9 @@ Compression = Literal["none", "gzip", "zlib"]
 SUFFIXES: Final[dict[Compression, str]] = {"none": "", "gzip": ".gz", "zlib": ""}
 """What a shard's file name ends in (Beam's AUTO detection goes by the name of gzip files)."""
 
-_DEFLATE_ERROR: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment] # stubs
+DEFLATE_ERROR: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment] # stubs
+RAW_WBITS: Final = -15
+"""Deflate data alone, without a wrapper, with the full window of 32 KiB."""
 _READ_BYTES: Final = 1 << 18
 _OUTPUT_BYTES: Final = 1 << 20  # inflated at a time: a bomb of zeros takes no more than this
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -79,7 +81,7 @@ class _ExactInflater:
     """
 
     def __init__(self) -> None:
-        self._inflater = zlib.decompressobj(wbits=-15)
+        self._inflater = zlib.decompressobj(wbits=RAW_WBITS)
 
     @property
     def eof(self) -> bool:
@@ -112,6 +114,15 @@ class _ExactInflater:
             return found
 
 
+class _Input(Protocol):
+    """What is used of a compressed file."""
+
+    def read(self, size: int, /) -> bytes: ...
+    def seek(self, offset: int, /) -> int: ...
+    def seekable(self) -> bool: ...
+    def tell(self) -> int: ...
+
+
 class InflateStream:
     """The uncompressed bytes of a gzip or zlib file, as a stream.
 
@@ -124,9 +135,11 @@ class InflateStream:
 
     Attributes:
         num_members: Members of a gzip file that were begun so far.
+        on_member: Told at the end of every member of the offset behind it in the file, and of the
+            offset behind it in the uncompressed stream.
     """
 
-    def __init__(self, file: BinaryIO, compression: Compression, path: str | None = None) -> None:
+    def __init__(self, file: _Input, compression: Compression, path: str | None = None) -> None:
         self._file = file
         self._gzip = compression == "gzip"
         self._path = path
@@ -136,8 +149,10 @@ class InflateStream:
         self._inflater: _Inflater | None = None
         self._check = 0
         self._member_bytes = 0
+        self._ended_bytes = 0  # uncompressed, of the members before this one
         self._pending: CorruptFile | None = None
         self.num_members = 0
+        self.on_member: Callable[[int, int], None] | None = None
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes, b"" at the end.
@@ -163,7 +178,7 @@ class InflateStream:
             ended = not self._input
             try:
                 data = self._inflater.decompress(self._input, size)
-            except (_DEFLATE_ERROR, zlib.error) as error:
+            except (DEFLATE_ERROR, zlib.error) as error:
                 if isinstance(self._inflater, _ExactInflater) or not self._file.seekable():
                     self._fail("bad-deflate", f"compressed data is broken: {error}")
                 self._go_back()
@@ -223,7 +238,7 @@ class InflateStream:
         else:
             self._take(2)
         self.num_members += 1
-        self._inflater = isal_zlib.decompressobj(wbits=-15)
+        self._inflater = isal_zlib.decompressobj(wbits=RAW_WBITS)
         self._member_start = self._consumed_bytes
         self._check = 0 if self._gzip else 1
         self._member_bytes = 0
@@ -256,6 +271,9 @@ class InflateStream:
             (check,) = struct.unpack(">I", self._take(4))
         if check != self._check:
             self._fail("bad-checksum", f"checksum is {self._check:08x}, trailer says {check:08x}")
+        self._ended_bytes += self._member_bytes
+        if self.on_member is not None:
+            self.on_member(self._consumed_bytes, self._ended_bytes)
 
     def _fill(self) -> None:
         self._input += self._file.read(_READ_BYTES)
@@ -282,6 +300,30 @@ class InflateStream:
         )
 
 
+class _SummedFile:
+    """A compressed file whose CRC is taken as it is read, as long as it is read in order."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.crc32c: int | None = 0
+
+    def read(self, size: int, /) -> bytes:
+        data = self._file.read(size)
+        if self.crc32c is not None:
+            self.crc32c = extend_crc32c(self.crc32c, data)
+        return data
+
+    def seek(self, offset: int, /) -> int:
+        self.crc32c = None
+        return self._file.seek(offset)
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
 class OpenStream:
     """An open TFRecord file: its compression and its uncompressed bytes."""
 
@@ -296,14 +338,26 @@ class OpenStream:
             raise
         self.compression = sniff(head)
         self._inflate: InflateStream | None = None
+        self._summed: _SummedFile | None = None
         self.read: Callable[[int], bytes] = self._file.read
         if self.compression != "none":
-            self._inflate = InflateStream(self._file, self.compression, os.fspath(path))
+            self._summed = _SummedFile(self._file)
+            self._inflate = InflateStream(self._summed, self.compression, os.fspath(path))
             self.read = self._inflate.read
 
     def tell(self) -> int:
         """Return how many bytes of the file were read."""
         return self._file.tell()
+
+    @property
+    def file_crc32c(self) -> int | None:
+        """CRC-32C of a compressed file, as far as it was read; None where it is not known."""
+        return self._summed.crc32c if self._summed else None
+
+    def note_members(self, on_member: Callable[[int, int], None]) -> None:
+        """Have a compressed file's members told; see :attr:`InflateStream.on_member`."""
+        if self._inflate is not None:
+            self._inflate.on_member = on_member
 
     @property
     def num_members(self) -> int:

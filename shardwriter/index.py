@@ -5,11 +5,16 @@ Little-endian, one file a dataset::
     "SWINDEX1" | u64 N | u64 kind | u64 num_gaps | u64 count[N]
     per shard, kind 0 (plain):       u64 end[count]              offset behind each frame
     per shard, kind 1 (gzip):        u64 end[count], u64 records_cum[count]     of each member
+    per shard, kind 2 (zlib):        the same of each block
     u64 gaps[num_gaps]
 
-8 bytes a record, mapped at once. It is never trusted: what is read through it must have the right
-length and length CRC. Beside it, on request, ``<shard>.idx`` holds a line ``offset size`` for each
-frame, as DALI's ``tfrecord2idx`` writes it and the PyPI ``tfrecord`` loader reads it.
+``end`` is the offset in the file, ``records_cum`` the records of the shard up to there. A gzip
+shard without records has one member, a zlib shard without records no block.
+
+8 bytes a record, or 16 a member, mapped at once. It is never trusted: what is read through it must
+have the right length and length CRC. Beside it, on request, ``<shard>.idx`` holds a line
+``offset size`` for each frame, as DALI's ``tfrecord2idx`` writes it and the PyPI ``tfrecord``
+loader reads it.
 """
 
 from __future__ import annotations
@@ -17,23 +22,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.compressed_writer import ZLIB_HEAD
 from shardwriter.compression import Compression
 from shardwriter.errors import ManifestError
 
 MAGIC: Final = b"SWINDEX1"
 KINDS: Final[dict[Compression, int]] = {"none": 0, "gzip": 1, "zlib": 2}
+_COMPRESSIONS: Final[dict[int, Compression]] = {kind: name for name, kind in KINDS.items()}
 
 
 def index_head(counts: Sequence[int], kind: int, num_gaps: int) -> bytes:
     """Return everything in front of the per-shard arrays.
 
     Args:
-        counts: Records (plain) or members (gzip) of each shard.
+        counts: Records (plain), members (gzip) or blocks (zlib) of each shard.
         kind: A value of :data:`KINDS`.
         num_gaps: Length of the gap list at the end.
     """
@@ -41,21 +48,50 @@ def index_head(counts: Sequence[int], kind: int, num_gaps: int) -> bytes:
     return MAGIC + numbers.tobytes()
 
 
+def columns(compression: Compression) -> int:
+    """Return how many numbers the index has for a frame (1) or a member (2)."""
+    return 1 if compression == "none" else 2
+
+
 def index_chunks(
-    ends: Iterable[NDArray[np.uint64]], head: bytes, gaps: Sequence[int]
+    shards: Iterable[NDArray[np.uint64]], head: bytes, gaps: Sequence[int]
 ) -> Iterator[bytes]:
-    """Yield the bytes of an index file, a shard at a time."""
+    """Yield the bytes of an index file, a shard at a time.
+
+    Args:
+        shards: uint64[n] or uint64[1, n] ends of each plain shard; uint64[2, n] ends and
+            cumulative records of each compressed one.
+        head: From :func:`index_head`.
+        gaps: Items without a record.
+    """
     yield head
-    for shard_ends in ends:
-        yield shard_ends.astype("<u8", copy=False).tobytes()
+    for numbers in shards:
+        yield numbers.astype("<u8", copy=False).tobytes()
     yield np.asarray(gaps, dtype="<u8").tobytes()
 
 
-class Index:
-    """A mapped index of plain shards.
+class Place(NamedTuple):
+    """Where one record is.
 
     Attributes:
-        counts: int64[N] records of each shard.
+        begin: Offset in the file of the piece to read: its frame, or the member that it is in.
+        end: Offset behind that piece.
+        skip: Records in front of it in that piece.
+        num_records: Records in that piece.
+    """
+
+    begin: int
+    end: int
+    skip: int
+    num_records: int
+
+
+class Index:
+    """A mapped index.
+
+    Attributes:
+        compression: What the shards are compressed with.
+        counts: int64[N] frames, members or blocks of each shard.
         gaps: uint64[g] items without a record.
     """
 
@@ -63,7 +99,7 @@ class Index:
         """Map an index file.
 
         Raises:
-            ManifestError: It is no index of plain shards, or its size is not what its head says.
+            ManifestError: It is no index, or its size is not what its head says.
             OSError: It can not be read.
         """
         self._path = os.fspath(path)
@@ -73,15 +109,17 @@ class Index:
         if len(head) < 32 or head[:8] != MAGIC:
             self._refuse("it does not begin with SWINDEX1")
         num_shards, kind, num_gaps = (int(n) for n in np.frombuffer(head, "<u8", 3, 8))
-        if kind != 0:
-            self._refuse(f"it is of kind {kind}, and only plain shards are read by record")
+        if kind not in _COMPRESSIONS:
+            self._refuse(f"it is of kind {kind}, which is not known")
+        self.compression = _COMPRESSIONS[kind]
+        self._columns = columns(self.compression)
         if size % 8 or size < 32 + 8 * num_shards:
             self._refuse(f"{size} bytes do not hold {num_shards} counts")
         numbers = np.memmap(path, dtype="<u8", mode="r", offset=8)
         self.counts = numbers[3 : 3 + num_shards].astype(np.int64)
         if num_shards and not 0 <= self.counts.min() <= self.counts.max() <= len(numbers):
-            self._refuse(f"{size} bytes do not hold the records of a shard")
-        starts = 3 + num_shards + np.concatenate(([0], np.cumsum(self.counts)))
+            self._refuse(f"{size} bytes do not hold the offsets of a shard")
+        starts = 3 + num_shards + np.concatenate(([0], np.cumsum(self._columns * self.counts)))
         if int(starts[-1]) + num_gaps != len(numbers):
             self._refuse(f"{size} bytes do not hold {int(self.counts.sum())} offsets")
         self._numbers = numbers
@@ -95,26 +133,58 @@ class Index:
             hint="`shardwriter index` makes it anew from the shards",
         )
 
+    def _shard(self, shard: int) -> NDArray[np.uint64]:
+        if not 0 <= shard < len(self.counts):
+            self._refuse(f"it has {len(self.counts)} shards, and no shard {shard}")
+        numbers = self._numbers[int(self._starts[shard]) : int(self._starts[shard + 1])]
+        rows: NDArray[np.uint64] = numbers.reshape(self._columns, -1)
+        return rows
+
     def ends(self, shard: int) -> NDArray[np.uint64]:
-        """Return uint64[count]: the offset behind each frame of a shard.
+        """Return uint64[count]: the offset behind each frame, member or block of a shard.
 
         Raises:
             ManifestError: The index has no such shard.
         """
-        if not 0 <= shard < len(self.counts):
-            self._refuse(f"it has {len(self.counts)} shards, and no shard {shard}")
-        return self._numbers[int(self._starts[shard]) : int(self._starts[shard + 1])]
+        ends: NDArray[np.uint64] = self._shard(shard)[0]
+        return ends
 
-    def frame_span(self, shard: int, position: int) -> tuple[int, int]:
-        """Return the start and end offset of one frame.
+    def num_records(self, shard: int) -> int:
+        """Return how many records a shard has.
+
+        Raises:
+            ManifestError: The index has no such shard.
+        """
+        numbers = self._shard(shard)
+        if self._columns == 1:
+            return len(numbers[0])
+        return int(numbers[1, -1]) if numbers.shape[1] else 0
+
+    def place(self, shard: int, position: int) -> Place:
+        """Return where record ``position`` of a shard is.
 
         Raises:
             ManifestError: The index has no such record.
         """
         ends = self.ends(shard)
-        if not 0 <= position < len(ends):
-            self._refuse(f"it has {len(ends)} records of shard {shard}, and no record {position}")
-        return (int(ends[position - 1]) if position else 0), int(ends[position])
+        num_records = self.num_records(shard)
+        if not 0 <= position < num_records:
+            self._refuse(f"it has {num_records} records of shard {shard}, and no record {position}")
+        piece, before, num_records = position, position, 1
+        if self._columns == 2:
+            records = self._shard(shard)[1]
+            # In the array's own type: any other makes numpy copy the whole of it.
+            piece = int(np.searchsorted(records, np.uint64(position), side="right"))
+            if piece == len(records):
+                self._refuse(f"its records of shard {shard} go back")
+            before = int(records[piece - 1]) if piece else 0
+            num_records = int(records[piece]) - before
+        first = len(ZLIB_HEAD) if self.compression == "zlib" else 0
+        begin = int(ends[piece - 1]) if piece else first
+        end = int(ends[piece])
+        if not begin < end or num_records < 1:
+            self._refuse(f"its offsets of shard {shard} go back at record {position}")
+        return Place(begin, end, position - before, num_records)
 
 
 def dali_index(ends: NDArray[np.uint64]) -> bytes:

@@ -11,9 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compression import open_stream
+from shardwriter.compressed_writer import ZLIB_TAIL_BYTES
+from shardwriter.compression import Compression, open_stream
 from shardwriter.crc32c import extend_crc32c
-from shardwriter.errors import ManifestError, StorageError
+from shardwriter.errors import ManifestError, OptionError, StorageError
 from shardwriter.index import KINDS, Index, dali_index, index_chunks, index_head
 from shardwriter.locate import ShardSet, find_one
 from shardwriter.manifest import Manifest
@@ -22,7 +23,8 @@ from shardwriter.rundir import RunDirectory
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES
-from shardwriter.tfrecord_reader import read_records
+from shardwriter.tfrecord_reader import read_frames
+from shardwriter.zlib_blocks import zlib_blocks
 
 _READ_BYTES: Final = 1 << 20
 _GROWING: Final = "index.remade"  # a name that no run has for its own files
@@ -54,14 +56,19 @@ def open_index(directory: str, manifest: Manifest) -> Index:
         )
     with storage_errors(path):
         index = Index(path)
+    if index.compression != manifest.compression["type"]:
+        raise ManifestError(f"it is of shards whose compression is {index.compression}", path=path)
     if len(index.counts) != manifest.num_shards:
         raise ManifestError(f"it is of {len(index.counts)} shards", path=path)
     for shard, entry in enumerate(manifest.shards):
-        ends = index.ends(shard)
+        ends, num_records = index.ends(shard), index.num_records(shard)
         last = int(ends[-1]) if len(ends) else 0
-        if len(ends) != entry.num_records or last != entry.file_bytes:
+        end = entry.file_bytes
+        if index.compression == "zlib":
+            end = end - ZLIB_TAIL_BYTES if num_records else 0
+        if num_records != entry.num_records or last != end:
             raise ManifestError(
-                f"shard {shard}: {len(ends):,} records that end at {last:,}", path=path
+                f"shard {shard}: {num_records:,} records that end at {last:,}", path=path
             )
     return index
 
@@ -90,8 +97,10 @@ def make_index(path: str, *, dali: bool = False) -> dict[str, Any]:
 
     Raises:
         OutputBusy: Somebody writes this dataset right now.
-        CorruptFile: A shard is damaged.
-        ManifestError: The shards are compressed, or not those of the manifest.
+        CorruptFile: A shard is damaged, or is a zlib file that is not cut into blocks.
+        OptionError: ``.idx`` files of compressed shards are asked for.
+        ManifestError: The shards are not those of the manifest, not all of one compression, or
+            compressed with records that go over the end of a member.
     """
     found = _whole_set(path)
     with _claimed(found) as run:
@@ -125,14 +134,19 @@ def _claimed(shard_set: ShardSet) -> Iterator[RunDirectory]:
 
 def _remake(shard_set: ShardSet, run: RunDirectory, *, dali: bool) -> dict[str, Any]:
     assert shard_set.pattern is not None
-    for _, shard_path in shard_set.shards:
-        _refuse_compressed(shard_path)
-    ends = [_ends(shard_path) for _, shard_path in shard_set.shards]
+    compression = _compression(shard_set)
+    if dali and compression != "none":
+        raise OptionError(
+            f".idx files are of plain shards only, and these are {compression}",
+            path=shard_set.directory,
+            hint="leave --idx off: the dataset's own index has the members of compressed shards",
+        )
+    rows = [_rows(shard_path, compression) for _, shard_path in shard_set.shards]
     manifest = shard_set.manifest
     gaps = [] if manifest is None else manifest.gaps
-    head = index_head([len(e) for e in ends], KINDS["none"], len(gaps))
+    head = index_head([numbers.shape[1] for numbers in rows], KINDS[compression], len(gaps))
     crc = 0
-    for chunk in index_chunks(ends, head, gaps):
+    for chunk in index_chunks(rows, head, gaps):
         crc = extend_crc32c(crc, chunk)
     if manifest is not None and crc != manifest.index.crc32c:
         raise ManifestError(
@@ -141,30 +155,69 @@ def _remake(shard_set: ShardSet, run: RunDirectory, *, dali: bool) -> dict[str, 
             hint="`shardwriter verify` says what is wrong with them",
         )
     target = os.path.join(shard_set.directory, shard_set.pattern.index_file)
-    _replace(run, target, index_chunks(ends, head, gaps))
+    _replace(run, target, index_chunks(rows, head, gaps))
     written = []
     if dali:
-        for (_, shard_path), shard_ends in zip(shard_set.shards, ends, strict=True):
-            _replace(run, shard_path + DALI_INDEX_SUFFIX, [dali_index(shard_ends)])
+        for (_, shard_path), numbers in zip(shard_set.shards, rows, strict=True):
+            _replace(run, shard_path + DALI_INDEX_SUFFIX, [dali_index(numbers[0])])
             written.append(shard_path + DALI_INDEX_SUFFIX)
     run.storage.sync_directory(shard_set.directory)
-    return {"idx": written, "index": target, "num_records": sum(len(e) for e in ends)}
+    num_records = sum(_num_records(numbers) for numbers in rows)
+    return {"idx": written, "index": target, "num_records": num_records}
 
 
-def _refuse_compressed(path: str) -> None:
-    with storage_errors(path), open_stream(path) as stream:
-        if stream.compression != "none":
-            raise ManifestError(
-                f"a {stream.compression} shard has no record offsets, so there is no index of it",
-                path=path,
-            )
+def _num_records(rows: NDArray[np.uint64]) -> int:
+    if len(rows) == 1:
+        return len(rows[0])
+    return int(rows[1, -1]) if len(rows[0]) else 0
 
 
-def _ends(path: str) -> NDArray[np.uint64]:
-    """Return uint64[n]: the offset behind each frame of a plain shard, every CRC proven."""
+def _compression(shard_set: ShardSet) -> Compression:
+    """Return what all shards of a set are compressed with, by content.
+
+    An empty file says nothing: it is a plain shard without records.
+    """
+    found = {}
+    for _, path in shard_set.shards:
+        with storage_errors(path), open_stream(path) as stream:
+            found[stream.compression] = path
+    if len(found) > 1:
+        raise ManifestError(
+            f"shards of one set are of several compressions: {', '.join(sorted(found))}",
+            path=shard_set.directory,
+            hint="an index is of shards of one kind",
+        )
+    return next(iter(found), "none")
+
+
+def _rows(path: str, compression: Compression) -> NDArray[np.uint64]:
+    """Return what the index has of a shard, every CRC proven.
+
+    Returns:
+        uint64[1, n]: the offset behind each frame. Of a compressed shard uint64[2, n]: the offset
+        behind each member or block, and the records up to there.
+    """
+    members: list[tuple[int, int]] = []  # offset behind it: in the file, in the stream
     with storage_errors(path):
-        sizes = array("Q", (len(record) + FRAME_BYTES for record in read_records(path)))
-    return np.cumsum(np.frombuffer(sizes, np.uint64), dtype=np.uint64)
+        with open_stream(path) as stream:
+            stream.note_members(lambda *ends: members.append(ends))
+            frames = read_frames(stream, path=path)
+            sizes = array("Q", (len(record) + FRAME_BYTES for record in frames))
+        if compression == "zlib":
+            members = list(zlib_blocks(path))
+    ends = np.cumsum(np.frombuffer(sizes, np.uint64), dtype=np.uint64)
+    if compression == "none":
+        return ends.reshape(1, -1)
+    file_ends, stream_ends = np.array(members, np.uint64).reshape(-1, 2).T
+    records = np.searchsorted(ends, stream_ends, side="right")
+    behind = np.concatenate((np.zeros(1, np.uint64), ends))[records]
+    if not np.array_equal(behind, stream_ends):
+        raise ManifestError(
+            f"records go over the ends of {compression} members, so none can be entered by itself",
+            path=path,
+            hint="write the records again: members of our shards end with a record",
+        )
+    return np.stack((file_ends, records.astype(np.uint64)))
 
 
 def _replace(run: RunDirectory, path: str, chunks: Iterable[bytes]) -> None:

@@ -20,7 +20,8 @@ from shardwriter.callables import describe_callable
 from shardwriter.encode import ItemEncoder, RecordEncoder
 from shardwriter.errors import OptionError
 from shardwriter.naming import Output, ShardPattern
-from shardwriter.options import DatasetOptions
+from shardwriter.options import DatasetOptions, RunOptions
+from shardwriter.packing import Packing
 from shardwriter.permutation import ALGORITHM, Permutation
 from shardwriter.sources import Item, RecordSource, Source
 from shardwriter.stages import Stopwatch
@@ -54,6 +55,11 @@ class Job:
     def num_items(self) -> int | None:
         """T; None where only the end of the source tells."""
         return count_items(self.source, self.options)
+
+    @property
+    def packing(self) -> Packing:
+        """How shards are compressed."""
+        return Packing.of(self.options.compression, self.options.deflate, self.num_shards)
 
     def encoder(self, place: Place | None = None, watch: Stopwatch | None = None) -> ItemEncoder:
         """Return a fresh encoder for the job's items; see :class:`ItemEncoder`."""
@@ -130,7 +136,7 @@ class Job:
         """Return the options that decide bytes, those of the manifest included, as JSON."""
         options = self.options
         return {
-            "compression": {"type": "none"},
+            "compression": self.packing.to_json(),
             "files": self.pattern.template,
             "label": options.label,
             "limit": options.limit,
@@ -218,14 +224,27 @@ def choose_num_shards(source: Source, options: DatasetOptions, output: Output) -
     return max(1, min(-(-needed // readers) * readers, max(1, num_items)))
 
 
-def check_output_fits(output: Output) -> None:
-    """Refuse what the notation asks for and is not there.
+def check_compression(output: Output, options: DatasetOptions, run_options: RunOptions) -> None:
+    """Refuse what can not be had of compressed shards.
 
     Raises:
-        OptionError: OUT asks for compressed shards.
+        OptionError: The output's name is for another compression than the options say, or
+            something is asked for that only plain shards have.
     """
-    if output.compression not in (None, "none"):
+    if output.compression != options.compression:
         raise OptionError(
-            f"OUT asks for {output.compression} shards, and only plain ones are written",
-            hint="leave .gz off the name",
+            f"OUT is for {output.compression} shards, and the options say {options.compression}"
+        )
+    if options.compression == "none":
+        return
+    if run_options.dali_index:
+        raise OptionError(
+            f"--index makes .idx files of plain shards only, not of {options.compression} ones",
+            hint="leave --index or --compression off; the dataset's own index is always written",
+        )
+    if run_options.backend == "tensorflow":
+        raise OptionError(
+            "--backend tensorflow writes plain shards only: TensorFlow's own compressed files have "
+            "no members to enter them at",
+            hint=f"--backend native writes {options.compression} shards that TensorFlow reads",
         )

@@ -176,34 +176,40 @@ class Output:
         stem: What shard names begin with.
         ext: What they end in, without a compression suffix.
         num_shards: N, or None for ``@auto``.
-        compression: What the notation says of it (``.gz``), or None.
+        compression: What the option or the notation (``.gz``) says; ``none`` where neither does.
     """
 
     directory: str
     stem: str
     ext: str
     num_shards: int | None
-    compression: Compression | None
+    compression: Compression = "none"
 
     @property
     def name(self) -> str:
         """The dataset's name."""
         return dataset_name(self.stem)
 
-    def pattern(self, num_shards: int, compression: Compression = "none") -> ShardPattern:
-        """Return the names of the files, now that N and the compression are fixed."""
-        return ShardPattern(self.stem, num_shards, self.ext + SUFFIXES[compression])
+    def pattern(self, num_shards: int) -> ShardPattern:
+        """Return the names of the files, now that N is fixed."""
+        return ShardPattern(self.stem, num_shards, self.ext + SUFFIXES[self.compression])
 
 
-def parse_output(out: str | os.PathLike[str], num_shards: int | None = None) -> Output:
+def parse_output(
+    out: str | os.PathLike[str],
+    num_shards: int | None = None,
+    compression: Compression | None = None,
+) -> Output:
     """Understand OUT.
 
     Args:
         out: ``dir/train@16``, ``dir/train@auto``, ``dir/train`` (the same as ``@auto``).
         num_shards: ``--shards``; says N where OUT does not.
+        compression: ``--compression``; where it is None, a ``.gz`` in OUT says gzip.
 
     Raises:
-        OptionError: OUT names no dataset, N is out of range, or both say another N.
+        OptionError: OUT names no dataset, N is out of range, or OUT and an option contradict each
+            other.
     """
     text = os.fspath(out)
     directory, base = os.path.split(text)
@@ -236,14 +242,21 @@ def parse_output(out: str | os.PathLike[str], num_shards: int | None = None) -> 
         if noted not in (None, num_shards):
             raise OptionError(f"{base!r} says {noted} shards and --shards says {num_shards}")
         noted = num_shards
-    compression: Compression | None = None
-    if ext.endswith(".gz"):
-        compression, ext = "gzip", ext[: -len(".gz")]
-    elif "@" not in base and stem.endswith(".gz"):
-        compression, stem = "gzip", stem[: -len(".gz")]
+    is_gz = ext.endswith(".gz") or ("@" not in base and stem.endswith(".gz"))
+    if is_gz:
+        ext = ext.removesuffix(".gz")
+        stem = stem if "@" in base else stem.removesuffix(".gz")
+        if compression not in (None, "gzip"):
+            raise OptionError(
+                f"{base!r} asks for gzip shards and --compression for {compression}",
+                hint="leave .gz off the name, or say --compression gzip",
+            )
+        compression = "gzip"
+    if compression not in (None, *SUFFIXES):
+        raise OptionError(f"compression is {compression!r}", hint="none, gzip or zlib")
     if not ext and not TFRECORD_PARTS.intersection(p.lower() for p in stem.split(".")):
         stem += ".tfrecord"
-    output = Output(directory or ".", stem, ext, noted, compression)
+    output = Output(directory or ".", stem, ext, noted, compression or "none")
     # What is written must be found again, from its file names and from its manifest: a stem such
     # as "a..b" would be refused there, and one that is all extension would leave no name.
     probe = output.pattern(1)

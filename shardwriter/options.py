@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from shardwriter.compression import Compression
 from shardwriter.errors import OptionError
 from shardwriter.feature_types import FeatureType
+from shardwriter.packing import Deflate, check_packing
 
 Engine = Literal["process", "serial"]
 Backend = Literal["native", "tensorflow"]
@@ -51,6 +53,8 @@ class DatasetOptions:
         schema: Types fixed by the user, by feature.
         world: Ranks that will read, for a number of shards that is chosen.
         loader_workers: Loader workers of a rank, likewise.
+        compression: What shards are compressed with: ``none``, ``gzip`` or ``zlib``.
+        deflate: Who compresses: ``isal-2``, or ``zlib-6`` for smaller shards that take longer.
     """
 
     map: Callable[[dict[str, Any]], Any] | None = None
@@ -60,6 +64,8 @@ class DatasetOptions:
     schema: Mapping[str, FeatureType] = field(default_factory=dict)
     world: int = 1
     loader_workers: int = 1
+    compression: Compression = "none"
+    deflate: Deflate = "isal-2"
 
     def __post_init__(self) -> None:
         if self.map is not None and not callable(self.map):
@@ -71,6 +77,7 @@ class DatasetOptions:
                 raise OptionError(f"{name} is {getattr(self, name)!r}: it is a number from 1 on")
         if self.shuffle_seed is not None and not _is_count(self.shuffle_seed, 2**64):
             raise OptionError(f"seed is {self.shuffle_seed!r}: it is a number from 0 to 2^64 - 1")
+        check_packing(self.compression, self.deflate)
         for name, feature_type in self.schema.items():
             if not isinstance(feature_type, FeatureType):
                 raise OptionError(

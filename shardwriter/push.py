@@ -16,13 +16,14 @@ from typing import Any
 from contextlib2 import ExitStack
 
 from shardwriter import canonical
+from shardwriter.compression import Compression
 from shardwriter.encode import RecordEncoder
 from shardwriter.engines.part import CHECKPOINT_BYTES, Done, GrowingShards, gather, note_types
 from shardwriter.errors import OptionError, RecordTooLarge, ShardwriterError, StorageError
 from shardwriter.feature_types import FeatureType
-from shardwriter.job import check_output_fits
 from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
+from shardwriter.packing import Packing
 from shardwriter.rundir import RunDirectory
 from shardwriter.shard import ShardFile
 from shardwriter.storage import LocalStorage
@@ -85,6 +86,7 @@ def open_writer(
     num_shards: int | None = None,
     label: str | None = None,
     schema: Mapping[str, FeatureType] | None = None,
+    compression: Compression | None = None,
     overwrite: bool = False,
 ) -> Iterator[DatasetWriter]:
     """Open a dataset for writing: record i goes to shard i mod N.
@@ -94,6 +96,7 @@ def open_writer(
         num_shards: N, where ``out`` does not say it.
         label: Feature whose values are counted in the manifest.
         schema: Types fixed before the first record.
+        compression: ``none``, ``gzip`` or ``zlib``; by default gzip where ``out`` ends in ``.gz``.
         overwrite: Replace a dataset of this name once the new one is whole.
 
     Raises:
@@ -103,13 +106,11 @@ def open_writer(
         >>> with open_writer("out/train@16") as writer:  # doctest: +SKIP
         ...     writer.write({"image": array, "label": 3})
     """
-    output = _fixed_output(out, num_shards)
+    output = _fixed_output(out, num_shards, compression)
     assert output.num_shards is not None
     with ExitStack() as stack:
         begun = _begin(stack, output, overwrite=overwrite)
-        journal = begun.run.journal(attempt=0, worker=0)
-        stack.callback(journal.close)
-        shards = GrowingShards(stack, begun.run, journal, range(output.num_shards))
+        shards = _growing(stack, begun.run, output)
         encoder = RecordEncoder(output.num_shards, schema, None, label)
         writer = DatasetWriter(shards, encoder)
         yield writer
@@ -132,7 +133,7 @@ def open_sharded_writers(
 
     Args:
         exit_stack: A ``contextlib`` or ``contextlib2`` ExitStack.
-        out: ``dir/name@16``.
+        out: ``dir/name@16``; ``dir/name@16.gz`` for gzip shards.
         overwrite: Replace a dataset of this name once the new one is whole.
 
     Returns:
@@ -146,9 +147,7 @@ def open_sharded_writers(
     output = _fixed_output(out, None)
     assert output.num_shards is not None
     begun = _begin(exit_stack, output, overwrite=overwrite)
-    journal = begun.run.journal(attempt=0, worker=0)
-    exit_stack.callback(journal.close)
-    shards = GrowingShards(exit_stack, begun.run, journal, range(output.num_shards))
+    shards = _growing(exit_stack, begun.run, output)
     writers = list(shards.files.values())
 
     def publish(
@@ -179,12 +178,18 @@ class _Begun:
         done = Done(encoder.schema.features, encoder.labels, by_number)
         outcome = gather(base, [done], num_items)
         for number, sealed in enumerate(outcome.shards):
-            path, ends = run.shard_path(number), run.index_path(number)
-            found = run.storage.size(path), run.storage.size(ends)
-            if found != (sealed.file_bytes, 8 * sealed.num_records):
+            path, index_path = run.shard_path(number), run.index_path(number)
+            found = run.storage.size(path), run.storage.size(index_path)
+            if found != (sealed.file_bytes, shards.files[number].index_bytes):
                 raise _not_whole(path)
         manifest = finish(
-            run, outcome, self._output, job=_job(self._output), source=_SOURCE, order=_ORDER
+            run,
+            outcome,
+            self._output,
+            job=_job(self._output),
+            source=_SOURCE,
+            order=_ORDER,
+            packing=_packing(self._output),
         )
         self._published = True
         return manifest
@@ -215,9 +220,10 @@ def _begin(stack: Any, output: Output, *, overwrite: bool) -> _Begun:
     return begun
 
 
-def _fixed_output(out: str | os.PathLike[str], num_shards: int | None) -> Output:
-    output = parse_output(out, num_shards)
-    check_output_fits(output)
+def _fixed_output(
+    out: str | os.PathLike[str], num_shards: int | None, compression: Compression | None = None
+) -> Output:
+    output = parse_output(out, num_shards, compression)
     if output.num_shards is None:
         raise OptionError(
             "the number of records is not known before the end, so N can not be chosen",
@@ -228,5 +234,20 @@ def _fixed_output(out: str | os.PathLike[str], num_shards: int | None) -> Output
 
 def _job(output: Output) -> str:
     assert output.num_shards is not None
-    files = output.pattern(output.num_shards).template
-    return canonical.digest({"options": {"files": files}, "source": _SOURCE})
+    options: dict[str, Any] = {"files": output.pattern(output.num_shards).template}
+    packing = _packing(output)
+    if not packing.is_plain:
+        options["compression"] = packing.to_json()
+    return canonical.digest({"options": options, "source": _SOURCE})
+
+
+def _growing(stack: Any, run: RunDirectory, output: Output) -> GrowingShards:
+    assert output.num_shards is not None
+    journal = run.journal(attempt=0, worker=0)
+    stack.callback(journal.close)
+    return GrowingShards(stack, run, journal, range(output.num_shards), _packing(output))
+
+
+def _packing(output: Output) -> Packing:
+    assert output.num_shards is not None
+    return Packing.of(output.compression, "isal-2", output.num_shards)

@@ -116,7 +116,9 @@ def print_plan(plan: dict[str, Any], directory: str) -> None:
     ]
     if total is not None:
         each = bytes_text(total / plan["num_shards"])
-        rows.append(("bytes", f"about {bytes_text(total)}, {each} a shard"))
+        packed = plan["compression"]["type"]
+        before = "" if packed == "none" else f", before {packed}"
+        rows.append(("bytes", f"about {bytes_text(total)}, {each} a shard{before}"))
     _print_pairs(console, rows)
     table = Table(
         title=f"features in {plan['sampled_items']} items", title_justify="left", box=None

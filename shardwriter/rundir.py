@@ -6,7 +6,7 @@
       run.json               what the run is: written first, fsynced
       lock                   flock of the writer; its text names the process
       shard-00000 ...        growing shards
-      index-00000 ...        u64 end of every frame
+      index-00000 ...        u64 end of every frame; compressed: u64 end, u64 records of a member
       journal-<attempt>-<worker>    facts, one a line, with a checksum
       commit.json            the finished manifest: its presence is the commit point
 
@@ -28,9 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter import canonical
+from shardwriter.compression import Compression
 from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import ManifestError, OutputBusy, OutputExists, StorageError
-from shardwriter.index import KINDS, dali_index, index_chunks, index_head
+from shardwriter.index import KINDS, columns, dali_index, index_chunks, index_head
 from shardwriter.journal import Journal, read_journal
 from shardwriter.manifest import IndexEntry, Manifest, SealedShard, load_manifest, parse_manifest
 from shardwriter.naming import (
@@ -181,7 +182,7 @@ class RunDirectory:
         return self._file(f"shard-{shard:05d}")
 
     def index_path(self, shard: int) -> str:
-        """Path of a growing shard's u64 ends."""
+        """Path of a growing shard's index."""
         return self._file(f"index-{shard:05d}")
 
     @property
@@ -198,23 +199,41 @@ class RunDirectory:
         """Open a journal; each attempt and worker has its own."""
         return Journal(self._file(f"journal-{attempt}-{worker}"))
 
-    def ends(self, shard: int) -> NDArray[np.uint64]:
-        """Return uint64[n]: the offset behind each frame of a sealed shard."""
+    def index_columns(self, shard: int, compression: Compression) -> NDArray[np.uint64]:
+        """Return what the index has of a sealed shard.
+
+        Returns:
+            uint64[1, n]: the offset behind each frame. Of a compressed shard uint64[2, n]: the
+            offset behind each member, and the records up to there.
+        """
         path = self.index_path(shard)
         with storage_errors(path):
-            return np.fromfile(path, dtype="<u8")
+            rows = np.fromfile(path, dtype="<u8").reshape(-1, columns(compression))
+        turned: NDArray[np.uint64] = rows.T
+        return turned
+
+    def _index_rows(self, shard: int, compression: Compression) -> int:
+        return (self.storage.size(self.index_path(shard)) or 0) // (8 * columns(compression))
 
     # -- how it becomes final ----------------------------------------------------------------------
 
     def write_index(
-        self, pattern: ShardPattern, shards: list[SealedShard], gaps: list[int], *, dali: bool
+        self,
+        pattern: ShardPattern,
+        shards: list[SealedShard],
+        gaps: list[int],
+        *,
+        compression: Compression = "none",
+        dali: bool,
     ) -> IndexEntry:
-        """Join the shards' ends into the dataset's index, and make ``.idx`` files if asked."""
-        head = index_head([shard.num_records for shard in shards], KINDS["none"], len(gaps))
+        """Join the shards' indexes into the dataset's, and make ``.idx`` files if asked."""
+        found = (self.index_columns(shard, compression) for shard in range(len(shards)))
+        counts = [self._index_rows(shard, compression) for shard in range(len(shards))]
+        head = index_head(counts, KINDS[compression], len(gaps))
         path = self._file("index")
         file = self.storage.create(path)
         crc = size = 0
-        for chunk in index_chunks(map(self.ends, range(len(shards))), head, gaps):
+        for chunk in index_chunks(found, head, gaps):
             file.write(chunk)
             crc = extend_crc32c(crc, chunk)
             size += len(chunk)
@@ -225,7 +244,7 @@ class RunDirectory:
             for shard in range(len(shards)):
                 path = self._file(f"dali-{shard:05d}")
                 file = self.storage.create(path)
-                file.write(dali_index(self.ends(shard)))
+                file.write(dali_index(self.index_columns(shard, "none")[0]))
                 self.storage.sync(path)
                 file.close()
         return IndexEntry(pattern.index_file, size, crc)

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from shardwriter.compressed_writer import HAZARD_BYTES
 from shardwriter.compression import Compression, OpenStream, open_stream
 from shardwriter.crc32c import extend_crc32c
 from shardwriter.storage.local import storage_errors
@@ -17,6 +18,7 @@ from shardwriter.tfrecord_reader import ByteStream, Check, Defect, read_frames
 
 MAX_DEFECTS: Final = 1000  # kept of one file; all are counted
 _BATCH: Final = 1 << 14
+_TENSORFLOW_BUFFER_BYTES: Final = 1 << 18
 
 
 @dataclass
@@ -81,6 +83,8 @@ class FileScan:
         compression: What it is, by content.
         sizes: The records that were proven.
         crc32c: Of the uncompressed stream, as far as it could be read; None unless all was read.
+        file_crc32c: Of a compressed file itself, likewise.
+        cut_short_at: Offset in a gzip file at which TensorFlow may stop, silently; or None.
         defects: The first of them; :attr:`num_defects` counts all.
     """
 
@@ -89,6 +93,8 @@ class FileScan:
     compression: Compression = "none"
     sizes: RecordSizes = field(default_factory=RecordSizes)
     crc32c: int | None = None
+    file_crc32c: int | None = None
+    cut_short_at: int | None = None
     defects: list[Defect] = field(default_factory=list)
     num_defects: int = 0
 
@@ -102,6 +108,30 @@ class FileScan:
         self.num_defects += 1
         if len(self.defects) < MAX_DEFECTS:
             self.defects.append(defect)
+
+
+class _Hazards:
+    """Finds the members of a gzip file behind which TensorFlow's reader may take it for ended.
+
+    They are empty, or end in the first bytes behind a multiple of the reader's buffer: all of their
+    data came with one buffer, and their trailer is in the next. How many bytes that takes depends
+    on the end of the data (8 are sure); here it is as many as our own members keep away from. The
+    last member does no harm.
+    """
+
+    def __init__(self) -> None:
+        self.found: int | None = None
+        self._suspect: int | None = None
+        self._stream_end = 0
+
+    def __call__(self, file_end: int, stream_end: int) -> None:
+        if self.found is None:
+            self.found = self._suspect  # it was not the last
+        is_empty = stream_end == self._stream_end
+        buffers, behind = divmod(file_end, _TENSORFLOW_BUFFER_BYTES)
+        is_split = buffers > 0 and 1 <= behind < HAZARD_BYTES
+        self._suspect = file_end if is_empty or is_split else None
+        self._stream_end = stream_end
 
 
 class _ProvenStream:
@@ -138,10 +168,15 @@ def scan_file(
         scan.file_bytes = os.stat(path).st_size
         scan.compression = stream.compression
         proven = _ProvenStream(stream, progress)
+        hazards = _Hazards()
+        if stream.compression == "gzip":
+            stream.note_members(hazards)
         for batch in _batches(proven, check, scan):
             scan.sizes.add(batch)
         if not any(defect.kind in _STOPS for defect in scan.defects):
             scan.crc32c = proven.crc32c
+            scan.file_crc32c = stream.file_crc32c
+        scan.cut_short_at = hazards.found
         _check_name(scan, stream)
     return scan
 

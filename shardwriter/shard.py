@@ -1,21 +1,20 @@
 """One shard file's life: create -> write -> seal, or abandon.
 
-While it grows it lies in the run directory with a second file beside it that holds the u64 offset
-behind every frame. Counts, sizes, checksum and index are known when the last record is written;
-nothing is read back.
+While it grows it lies in the run directory with a second file beside it, its index: the u64 offset
+behind every frame; of a compressed shard ``u64 end | u64 records`` of every member. Counts, sizes,
+checksums and index are known when the last record is written; nothing is read back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 
 from shardwriter.manifest import SealedShard
 from shardwriter.storage import Storage
-from shardwriter.tfrecord import FRAME_BYTES
+from shardwriter.tfrecord import FRAME_BYTES, Written
 
 _INDEX_BATCH: Final = 64  # flushes of the shard to one of its index
 
@@ -32,18 +31,17 @@ class RecordWriter(Protocol):
         """Bytes of all payloads so far."""
 
     @property
-    def stream_bytes(self) -> int:
-        """Bytes of all frames so far."""
-
-    @property
-    def crc32c(self) -> int:
-        """CRC-32C of all frames that were flushed."""
+    def written(self) -> Written:
+        """What stands in the file: whole frames, or whole members."""
 
     def write(self, record: bytes) -> None:
         """Append one record."""
 
     def flush(self) -> None:
-        """Hand the buffered frames on."""
+        """Hand on what is buffered and can stand in the file now."""
+
+    def finish(self) -> None:
+        """Write all that is left; no record comes afterwards."""
 
     def close(self) -> None:
         """Flush and close the file."""
@@ -52,17 +50,9 @@ class RecordWriter(Protocol):
         """Close the file; buffered frames may be lost."""
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """How much of a shard is safe on disk."""
-
-    num_records: int
-    stream_bytes: int
-    crc32c: int
-
-
 OnFlush = Callable[[list[int]], None]
-"""Told of the payload sizes of the frames that a writer handed on."""
+"""Told what a writer put into the file: the payload sizes of the frames; of a compressed shard
+``[end, records]`` of a member."""
 
 
 class ShardFile:
@@ -71,11 +61,13 @@ class ShardFile:
     Args:
         storage: Where it lies.
         path: The growing file.
-        index_path: The file for the u64 offsets.
+        index_path: The file for its index.
         open_writer: Opens what frames the records and writes ``path``.
+        compressed: Whether that writer packs frames into members.
 
     Attributes:
         write: Appends one record, given as bytes.
+        index_bytes: Bytes of the index so far, those not written yet included.
     """
 
     def __init__(
@@ -84,14 +76,17 @@ class ShardFile:
         path: str,
         index_path: str,
         open_writer: Callable[[OnFlush], RecordWriter],
+        *,
+        compressed: bool = False,
     ) -> None:
         self._storage = storage
         self._path = path
         self._index_path = index_path
         self._index = storage.create(index_path)
         self._end = 0
-        self._ends: list[bytes] = []
-        self._writer = open_writer(self._note_frames)
+        self._rows: list[bytes] = []
+        self.index_bytes = 0
+        self._writer = open_writer(self._note_member if compressed else self._note_frames)
         # The writer's own method: a call in between would cost as much as framing a short record.
         self.write: Callable[[bytes], None] = self._writer.write
         self._open = True
@@ -100,8 +95,15 @@ class ShardFile:
         ends = np.cumsum(np.array(payload_sizes, np.uint64) + np.uint64(FRAME_BYTES))
         ends += np.uint64(self._end)
         self._end = int(ends[-1])
-        self._ends.append(ends.astype("<u8").tobytes())
-        if len(self._ends) >= _INDEX_BATCH:
+        self._note(ends.astype("<u8").tobytes())
+
+    def _note_member(self, end_and_records: list[int]) -> None:
+        self._note(np.array(end_and_records, "<u8").tobytes())
+
+    def _note(self, rows: bytes) -> None:
+        self._rows.append(rows)
+        self.index_bytes += len(rows)
+        if len(self._rows) >= _INDEX_BATCH:
             self._flush_index()
 
     @property
@@ -110,35 +112,36 @@ class ShardFile:
         return self._writer.num_records
 
     def flush(self) -> None:
-        """Hand what is buffered to the operating system."""
+        """Hand what is buffered to the operating system; a compressed shard has whole members."""
         self._writer.flush()
         self._flush_index()
 
-    def checkpoint(self) -> Checkpoint:
-        """Bring everything so far to the disk, and say how much that is."""
+    def checkpoint(self) -> Written:
+        """Bring what can stand in the file to the disk, and say how much that is."""
         self.flush()
         self._storage.sync(self._path)
         self._storage.sync(self._index_path)
-        writer = self._writer
-        return Checkpoint(writer.num_records, writer.stream_bytes, writer.crc32c)
+        return self._writer.written
 
     def seal(self) -> SealedShard:
         """Write the last bytes, bring them to the disk, close, and say what the shard is."""
-        checkpoint = self.checkpoint()
+        self._writer.finish()
+        written = self.checkpoint()
         self._open = False
         self._writer.close()
         self._index.close()
         return SealedShard(
-            checkpoint.num_records,
+            written.num_records,
             self._writer.payload_bytes,
-            checkpoint.stream_bytes,
-            checkpoint.crc32c,
+            written.file_bytes,
+            written.crc32c,
+            written.file_crc32c,
         )
 
     def _flush_index(self) -> None:
-        if self._ends:
-            self._index.write(b"".join(self._ends))
-            self._ends.clear()
+        if self._rows:
+            self._index.write(b"".join(self._rows))
+            self._rows.clear()
 
     def __enter__(self) -> ShardFile:
         return self

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +18,7 @@ from shardwriter.indexing import open_index
 from shardwriter.layout import Gaps
 from shardwriter.locate import ShardSet, find_one
 from shardwriter.manifest import Manifest
+from shardwriter.record_at import IndexedReader
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES
 from shardwriter.tfrecord_reader import ByteStream, read_frames
@@ -113,44 +113,18 @@ def _by_law(
 ) -> Iterator[_Raw]:
     """Yield records from where the law has put them."""
     gaps = Gaps(manifest.gaps, manifest.num_shards)
+    indexed = None if index is None else IndexedReader(index)
     with closing(_Readers()) as readers:
         cursors = [_Cursor(path, readers) for _, path in shard_set.shards]
         for record in wanted[: max(0, manifest.num_records - wanted.start)]:
             item = gaps.source_index(record)
             shard, place = item % manifest.num_shards, gaps.position(item)
             path = cursors[shard].path
-            if index is not None:
-                payload = read_one(path, place, *index.frame_span(shard, place))
+            if indexed is not None:
+                payload = indexed.read(path, shard, place)
             else:
                 payload = cursors[shard].at(place)
             yield _Raw(record, place, path, payload)
-
-
-def read_one(path: str, place: int, begin: int, end: int) -> bytes:
-    """Read and prove record ``place`` of a plain shard: the one frame at [begin, end).
-
-    Raises:
-        CorruptFile: There is no whole record of that length.
-        StorageError: The shard can not be read.
-    """
-    with storage_errors(path), open(path, "rb") as file:
-        file.seek(begin)
-        piece = file.read(end - begin)
-    try:
-        payloads = list(read_frames(BytesIO(piece), path=path))
-    except CorruptFile as error:
-        error.record_index, error.offset = place, begin
-        raise
-    if len(payloads) != 1 or len(payloads[0]) + FRAME_BYTES != end - begin:
-        raise CorruptFile(
-            "the record here is not that of the index",
-            kind="index",
-            path=path,
-            record_index=place,
-            offset=begin,
-            hint="`shardwriter verify` says what is wrong with the shard",
-        )
-    return payloads[0]
 
 
 def _in_turn(shard_set: ShardSet, start: int) -> Generator[_Raw, None, None]:

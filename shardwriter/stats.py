@@ -232,6 +232,11 @@ def stats(
             scan = scan_file(path, check=check, progress=None if progress is None else tell)
             report.scans.append((shard, scan))
             _take_defects(report, gaps, shard, scan)
+            if scan.cut_short_at is not None:
+                report.notes.append(
+                    f"{path}: TensorFlow may stop at byte {scan.cut_short_at:,} of this gzip file "
+                    "and drop the rest without a word; a copy by `shardwriter write` it reads whole"
+                )
             done_bytes += scan.file_bytes
         _judge_set(report)
         if shard_set.manifest is not None:
@@ -326,6 +331,12 @@ def _difference(scan: FileScan, told: SealedShard, compression: str) -> Finding 
     if scan.file_bytes != told.file_bytes:
         detail = f"a file of {scan.file_bytes:,} bytes, the manifest says {told.file_bytes:,}"
         return Finding("other-size", scan.path, detail)
+    if told.file_crc32c is not None and scan.file_crc32c not in (None, told.file_crc32c):
+        detail = (
+            f"the right records, but compressed into other bytes: CRC {scan.file_crc32c:08x}, "
+            f"should be {told.file_crc32c:08x}"
+        )
+        return Finding("other-bytes", scan.path, detail)
     return None
 
 

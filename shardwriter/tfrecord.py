@@ -18,7 +18,7 @@ import io
 import os
 import struct
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from shardwriter.crc32c import MASK_DELTA, crc32c, extend_crc32c, masked_crc32c
 from shardwriter.errors import RecordTooLarge
@@ -41,6 +41,40 @@ class BinarySink(Protocol):
 
     def close(self) -> None:
         """Give the file back."""
+
+
+class Written(NamedTuple):
+    """What of a shard stands in its file.
+
+    Attributes:
+        num_records: Its records.
+        file_bytes: Bytes of the file.
+        crc32c: Of the uncompressed frames of those records.
+        file_crc32c: Of the file's bytes, where it is compressed.
+    """
+
+    num_records: int
+    file_bytes: int
+    crc32c: int
+    file_crc32c: int | None = None
+
+
+def open_sink(file: str | os.PathLike[str] | BinarySink) -> BinarySink:
+    """Return a sink: a path is opened, created or emptied."""
+    if isinstance(file, (str, os.PathLike)):
+        return open(file, "wb", buffering=0)
+    return file
+
+
+def write_all(sink: BinarySink, data: bytes) -> None:
+    """Write all of ``data``."""
+    if isinstance(sink, io.RawIOBase):
+        # A raw file may take a part: what is left of the disk, or 2 GiB less a page.
+        rest = memoryview(data)
+        while rest:
+            rest = rest[sink.write(rest) or 0 :]
+    else:
+        sink.write(data)
 
 
 def frame_header(payload_bytes: int) -> bytes:
@@ -78,10 +112,7 @@ class TFRecordWriter:
         buffer_bytes: int = 1 << 18,
         on_flush: Callable[[list[int]], None] | None = None,
     ) -> None:
-        if isinstance(file, (str, os.PathLike)):
-            self._sink: BinarySink = open(file, "wb", buffering=0)  # noqa: SIM115
-        else:
-            self._sink = file
+        self._sink = open_sink(file)
         self._buffer_bytes = buffer_bytes
         self._on_flush = on_flush
         self._parts: list[bytes] = []  # header, payload, footer of each frame
@@ -156,6 +187,11 @@ class TFRecordWriter:
         """CRC-32C of all frames that were flushed."""
         return self._crc32c
 
+    @property
+    def written(self) -> Written:
+        """What stands in the file: all that was flushed."""
+        return Written(self._flushed_records, self._written_bytes, self._crc32c)
+
     def flush(self) -> None:
         """Hand the buffered frames on."""
         if self._failure is not None:
@@ -170,13 +206,7 @@ class TFRecordWriter:
             raise
 
     def _hand_on(self, data: bytes) -> None:
-        if isinstance(self._sink, io.RawIOBase):
-            # A raw file may take a part: what is left of the disk, or 2 GiB less a page.
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._sink.write(rest) or 0 :]
-        else:
-            self._sink.write(data)
+        write_all(self._sink, data)
         self._crc32c = extend_crc32c(self._crc32c, data)
         self._written_bytes += len(data)
         self._flushed_records += len(self._parts) // 3
@@ -185,6 +215,10 @@ class TFRecordWriter:
         self._pending_bytes = 0
         if self._on_flush is not None:
             self._on_flush(sizes)
+
+    def finish(self) -> None:
+        """Write all that is left; a plain file has nothing behind its frames."""
+        self.flush()
 
     def close(self) -> None:
         """Flush and close the file. Closing twice does nothing."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+from shardwriter.compression import Compression
 from shardwriter.engines import Notify, Outcome, Progress
 from shardwriter.engines.process import process_engine
 from shardwriter.engines.serial import serial_engine
@@ -24,7 +25,7 @@ from shardwriter.errors import LawViolation, OptionError
 from shardwriter.feature_types import FeatureType
 from shardwriter.job import (
     Job,
-    check_output_fits,
+    check_compression,
     check_shuffle,
     choose_num_shards,
     count_items,
@@ -34,6 +35,7 @@ from shardwriter.layout import law_breach
 from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
 from shardwriter.options import DatasetOptions, RunOptions
+from shardwriter.packing import PLAIN, Deflate, Packing, lost_readers
 from shardwriter.rundir import RunDirectory, taken_by
 from shardwriter.sources import RecordSource, Source
 from shardwriter.sources.find import open_source
@@ -55,6 +57,8 @@ def write(
     shuffle_seed: int | None = None,
     label: str | None = None,
     schema: Mapping[str, FeatureType] | None = None,
+    compression: Compression | None = None,
+    deflate: Deflate = "isal-2",
     workers: int | None = 1,
     run: RunOptions | None = None,
     progress: Progress | None = None,
@@ -74,6 +78,8 @@ def write(
         shuffle_seed: Write in the order of a permutation of this seed.
         label: Feature whose values are counted in the manifest.
         schema: Types fixed before the first item, by feature.
+        compression: ``none``, ``gzip`` or ``zlib``; by default gzip where ``out`` ends in ``.gz``.
+        deflate: ``isal-2``, or ``zlib-6`` for smaller shards that take many times as long.
         workers: Processes that load, map, encode and write; 1 for none but this one, None for as
             many as there are cores that may be used.
         run: How else to carry it out; changes no byte.
@@ -88,10 +94,19 @@ def write(
         DataError: The input is at fault; nothing is published.
         RunError: The work could not be done; nothing is published.
     """
-    options = DatasetOptions(map, limit, shuffle_seed, label, schema or {})
+    output = parse_output(out, num_shards, compression)
+    options = DatasetOptions(
+        map,
+        limit,
+        shuffle_seed,
+        label,
+        schema or {},
+        compression=output.compression,
+        deflate=deflate,
+    )
     return write_dataset(
         lambda: open_source(source, format, options.schema),
-        parse_output(out, num_shards),
+        output,
         options,
         replace(run or RunOptions(), workers=workers),
         progress,
@@ -112,10 +127,12 @@ def write_dataset(
     The output is looked at and locked before the source is opened, which can take a while: a table
     is read once for its types.
     """
-    check_output_fits(output)
+    check_compression(output, options, run_options)
     if run_options.backend == "tensorflow":
         require_tensorflow()
     notify = notify or _ignore
+    for note in lost_readers(options.compression):
+        notify(note)
     with (
         claimed(output, overwrite=run_options.overwrite) as run,
         ENGINES[run_options.engine](run_options) as engine,
@@ -135,26 +152,33 @@ def write_dataset(
             job=job.digest(),
             source=job.source_json(),
             order=job.order_json(),
+            packing=job.packing,
             dali=run_options.dali_index,
         )
     _hints(manifest, outcome, options, run_options, notify)
     return manifest
 
 
-def plan(source: Source, output: Output, options: DatasetOptions) -> dict[str, Any]:
+def plan(
+    source: Source,
+    output: Output,
+    options: DatasetOptions,
+    run_options: RunOptions | None = None,
+) -> dict[str, Any]:
     """Say what a write would make, from a sample of the items; writes nothing.
 
     Raises:
         UsageError: The write would be refused.
         DataError: A sampled item can not be encoded.
     """
-    check_output_fits(output)
+    check_compression(output, options, run_options or RunOptions())
     check(source, options, output)
     num_items = count_items(source, options)
     n = choose_num_shards(source, options, output)
     seen = sample(source, options)
     taken = taken_by(LocalStorage().list(output.directory), output.name, output.pattern(n))
     return {
+        "compression": Packing.of(options.compression, options.deflate, n).to_json(),
         "estimated_bytes": None if num_items is None else round(seen.mean_frame_bytes * num_items),
         "features": seen.features,
         "files": output.pattern(n).template,
@@ -231,6 +255,7 @@ def finish(
     job: str,
     source: Mapping[str, Any],
     order: Mapping[str, Any],
+    packing: Packing = PLAIN,
     dali: bool = False,
 ) -> Manifest:
     """Hold the counts against the law, write the index, publish, and return the manifest.
@@ -248,13 +273,15 @@ def finish(
             hint="record i belongs to shard i mod N; open_writer deals records by itself",
         )
     pattern = output.pattern(len(counts))
-    index = run.write_index(pattern, outcome.shards, outcome.gaps, dali=dali)
+    index = run.write_index(
+        pattern, outcome.shards, outcome.gaps, compression=packing.compression, dali=dali
+    )
     manifest = Manifest(
         pattern,
         outcome.num_items,
         outcome.shards,
         outcome.gaps,
-        {"type": "none"},
+        packing.to_json(),
         index,
         job,
         source,

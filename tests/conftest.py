@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +30,12 @@ def data_dir() -> Path:
     if not os.path.isdir(folder):
         pytest.skip(f"SHARDWRITER_TEST_DATA names {folder}, and there is no such folder")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def tf() -> Any:
+    """TensorFlow, imported once; skipped where it is not installed."""
+    return pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.errors import ManifestError
-from shardwriter.index import KINDS, Index, dali_index, index_chunks, index_head
+from shardwriter.index import KINDS, Index, Place, dali_index, index_chunks, index_head
 
 ENDS = [[17, 40, 60], [], [33]]
 GAPS = [2, 5]
@@ -60,14 +60,81 @@ def test_an_index_is_read_back(opened):
     assert index.counts.tolist() == [3, 0, 1]
     assert index.gaps.tolist() == GAPS
     assert [index.ends(s).tolist() for s in range(3)] == ENDS
-    assert [index.frame_span(0, k) for k in range(3)] == [(0, 17), (17, 40), (40, 60)]
-    assert index.frame_span(2, 0) == (0, 33)
+    assert (index.compression, index.num_records(0), index.num_records(1)) == ("none", 3, 0)
+    assert [index.place(0, k) for k in range(3)] == [
+        Place(0, 17, 0, 1),
+        Place(17, 40, 0, 1),
+        Place(40, 60, 0, 1),
+    ]
+    assert index.place(2, 0) == Place(0, 33, 0, 1)
+
+
+MEMBERS = [[[50, 90, 130], [2, 3, 7]], [[38], [0]], [[], []]]
+
+
+@pytest.mark.parametrize(("kind", "first"), [(1, 0), (2, 2)])
+def test_an_index_of_members_is_read_back(opened, kind, first):
+    data = build_members(MEMBERS, kind)
+    assert data == (
+        b"SWINDEX1"
+        + u64(3, kind, 2)
+        + u64(3, 1, 0)
+        + u64(50, 90, 130)
+        + u64(2, 3, 7)
+        + u64(38)
+        + u64(0)
+        + u64(2, 5)
+    )
+    index = opened(data)
+    assert KINDS[index.compression] == kind
+    assert index.counts.tolist() == [3, 1, 0]
+    assert index.gaps.tolist() == GAPS
+    assert [index.ends(s).tolist() for s in range(3)] == [ends for ends, _ in MEMBERS]
+    assert [index.num_records(s) for s in range(3)] == [7, 0, 0]
+    assert [index.place(0, k) for k in range(7)] == [
+        Place(first, 50, 0, 2),
+        Place(first, 50, 1, 2),
+        Place(50, 90, 0, 1),
+        *(Place(90, 130, k, 4) for k in range(4)),
+    ]
+
+
+@pytest.mark.parametrize(("shard", "place"), [(0, 7), (0, -1), (1, 0), (2, 0), (3, 0)])
+def test_a_record_that_is_in_no_member_is_an_error_of_the_index(opened, shard, place):
+    with pytest.raises(ManifestError, match=r"no (shard|record)"):
+        opened(build_members(MEMBERS, 1)).place(shard, place)
+
+
+@pytest.mark.parametrize(
+    ("ends", "records", "position"),
+    [([50, 50], [1, 2], 1), ([50, 40], [1, 2], 1), ([50, 90, 91], [3, 1, 3], 2), ([9], [2], 1)],
+)
+def test_an_index_of_members_that_goes_back_is_not_believed(opened, ends, records, position):
+    index = opened(build_members([[ends, records]], 1))
+    try:
+        place = index.place(0, position)
+    except ManifestError:
+        return
+    assert 0 <= place.begin < place.end
+    assert 0 <= place.skip < place.num_records
+
+
+def build_members(members, kind):
+    head = index_head([len(ends) for ends, _ in members], kind, len(GAPS))
+    return b"".join(index_chunks([np.array(m, np.uint64) for m in members], head, GAPS))
+
+
+def test_every_other_size_of_an_index_of_members_is_refused(opened):
+    data = build_members(MEMBERS, 1)
+    for size in [*range(0, len(data), 4), len(data) + 8, len(data) + 16]:
+        with pytest.raises(ManifestError):
+            opened(data[:size] + bytes(max(0, size - len(data))))
 
 
 @pytest.mark.parametrize(("shard", "place"), [(1, 0), (0, 3), (0, -1), (3, 0), (-1, 0), (9, 9)])
 def test_a_record_that_is_not_in_it_is_an_error_of_the_index(opened, shard, place):
     with pytest.raises(ManifestError, match=r"no (shard|record)"):
-        opened(build()).frame_span(shard, place)
+        opened(build()).place(shard, place)
 
 
 def test_an_index_of_nothing(opened):
@@ -99,7 +166,7 @@ def test_every_other_size_is_refused(opened):
             opened(data + bytes(more))
 
 
-@pytest.mark.parametrize("kind", [1, 2, 99])
+@pytest.mark.parametrize("kind", [3, 99, 2**63])
 def test_other_kinds_are_refused(opened, kind):
     with pytest.raises(ManifestError, match=f"kind {kind}"):
         opened(build(kind=kind))

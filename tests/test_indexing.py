@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import shardwriter as sw
-from shardwriter.errors import ManifestError, OutputBusy, StorageError
+from shardwriter.compression import Compression
+from shardwriter.errors import ManifestError, OptionError, OutputBusy, StorageError
+from shardwriter.index import Index
 from shardwriter.indexing import make_index, open_index
 from shardwriter.rundir import RunDirectory
 from shardwriter.storage import LocalStorage
+from shardwriter.tfrecord import frame
 
 COUNT, N = 26, 4
 
@@ -80,18 +82,75 @@ def test_an_index_needs_all_shards(dataset: Path, missing: bool) -> None:
         make_index(str(dataset / "t" if missing else shard(dataset, 1)))
 
 
-@pytest.mark.parametrize("compress", [zlib.compress, gzip.compress])
+ABC = b"".join(map(frame, [b"a", b"b" * 30, b"c"]))
+
+
 @pytest.mark.parametrize("name", ["x-00000-of-00001", "x.tfrecord-00000-of-00001.gz"])
-def test_compressed_shards_have_no_index_whatever_they_are_called(
-    tmp_path: Path, compress: Callable[[bytes], bytes], name: str
-) -> None:
-    with sw.TFRecordWriter(tmp_path / name) as writer:
-        writer.write(b"abc")
-    (tmp_path / name).write_bytes(compress((tmp_path / name).read_bytes()))
-    with pytest.raises(ManifestError, match="no record offsets") as caught:
+def test_an_index_of_the_members_of_a_foreign_gzip_file(tmp_path: Path, name: str) -> None:
+    members = [gzip.compress(ABC), gzip.compress(frame(b"d"))]
+    (tmp_path / name).write_bytes(b"".join(members))
+    assert make_index(str(tmp_path / "x"))["num_records"] == 4
+    index = Index(tmp_path / "x.index")
+    end = len(members[0])
+    assert (index.compression, index.ends(0).tolist()) == ("gzip", [end, end + len(members[1])])
+    assert [index.place(0, k).skip for k in range(4)] == [0, 1, 2, 0]
+
+
+def test_members_that_cut_a_record_have_no_index(tmp_path: Path) -> None:
+    name = "x.tfrecord-00000-of-00001.gz"
+    (tmp_path / name).write_bytes(gzip.compress(ABC[:20]) + gzip.compress(ABC[20:]))
+    with pytest.raises(ManifestError, match="over the ends of gzip members") as caught:
         make_index(str(tmp_path / "x"))
     assert caught.value.path == str(tmp_path / name)
     assert names(tmp_path) == [name]
+
+
+def flushed(pieces: list[bytes], mode: int) -> bytes:
+    compressor = zlib.compressobj()
+    blocks = [compressor.compress(piece) + compressor.flush(mode) for piece in pieces]
+    return b"".join(blocks) + compressor.flush()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        zlib.compress(ABC),
+        flushed([ABC, ABC], zlib.Z_SYNC_FLUSH),  # the second needs the first
+        flushed([ABC[:20], ABC[20:]], zlib.Z_FULL_FLUSH)[:-6] + b"\x4b" + bytes(5),
+    ],
+    ids=["one piece", "not by itself", "broken"],
+)
+def test_a_zlib_stream_that_is_not_cut_into_blocks_has_no_index(
+    tmp_path: Path, data: bytes
+) -> None:
+    name = "x-00000-of-00001"
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(sw.DataError) as caught:
+        make_index(str(tmp_path / "x"))
+    assert caught.value.path == str(tmp_path / name)
+    assert names(tmp_path) == [name]
+
+
+def test_blocks_of_a_foreign_zlib_file_that_cut_a_record_have_no_index(tmp_path: Path) -> None:
+    data = flushed([ABC[:20], ABC[20:]], zlib.Z_FULL_FLUSH)
+    (tmp_path / "x-00000-of-00001").write_bytes(data)
+    with pytest.raises(ManifestError, match="over the ends of zlib members"):
+        make_index(str(tmp_path / "x"))
+
+
+def test_shards_of_several_compressions_have_no_index(tmp_path: Path) -> None:
+    (tmp_path / "x-00000-of-00002").write_bytes(ABC)
+    (tmp_path / "x-00001-of-00002").write_bytes(gzip.compress(ABC))
+    with pytest.raises(ManifestError, match="several compressions: gzip, none"):
+        make_index(str(tmp_path / "x"))
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zlib"])
+def test_idx_files_are_of_plain_shards_only(tmp_path: Path, compression: Compression) -> None:
+    sw.write([b"abc"] * 3, tmp_path / "t@2", compression=compression)
+    with pytest.raises(OptionError, match="plain shards only"):
+        make_index(str(tmp_path / "t"), dali=True)
+    assert not list(tmp_path.glob("*.idx"))
 
 
 def test_a_dataset_that_is_being_written_is_left_alone(dataset: Path) -> None:

@@ -21,12 +21,6 @@ import shardwriter as sw
 COUNT = 103
 
 
-@pytest.fixture(scope="session")
-def tf() -> Any:
-    """TensorFlow, imported once; skipped where it is not installed."""
-    return pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
-
-
 def features(count: int = COUNT) -> list[dict[str, Any]]:
     rng = np.random.default_rng(5)
     return [

@@ -15,13 +15,13 @@ from shardwriter.errors import OptionError
 from shardwriter.feature_types import FeatureType
 from shardwriter.job import (
     Job,
-    check_output_fits,
+    check_compression,
     choose_num_shards,
     count_items,
     sample,
 )
 from shardwriter.naming import parse_output
-from shardwriter.options import DatasetOptions
+from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.permutation import Permutation
 from shardwriter.sources.python import PythonSource
 
@@ -183,6 +183,8 @@ def test_every_option_is_held_against_the_digest():
         "schema",
         "world",  # these two decide N, and N is held
         "loader_workers",
+        "compression",  # held below
+        "deflate",
     }
 
 
@@ -340,7 +342,49 @@ def test_auto_of_a_stream_asks_for_a_number():
     assert "train@16" in caught.value.hint
 
 
-def test_compressed_output_is_refused():
-    check_output_fits(parse_output("out/train@4"))
-    with pytest.raises(OptionError, match="gzip"):
-        check_output_fits(parse_output("out/train@4.tfrecord.gz"))
+@pytest.mark.parametrize("compression", ["none", "gzip", "zlib"])
+def test_compression_of_output_and_options_agree(compression):
+    output = parse_output("out/train@4", None, compression)
+    check_compression(output, DatasetOptions(compression=compression), RunOptions())
+    other = "zlib" if compression == "gzip" else "gzip"
+    with pytest.raises(OptionError, match=f"OUT is for {compression}"):
+        check_compression(output, DatasetOptions(compression=other), RunOptions())
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zlib"])
+@pytest.mark.parametrize(
+    ("run", "match"),
+    [
+        (RunOptions(dali_index=True), "plain shards only"),
+        (RunOptions(backend="tensorflow"), "plain shards only"),
+    ],
+)
+def test_what_only_plain_shards_have_is_refused(compression, run, match):
+    output = parse_output("out/train@4", None, compression)
+    with pytest.raises(OptionError, match=match):
+        check_compression(output, DatasetOptions(compression=compression), run)
+    check_compression(parse_output("out/train@4"), DatasetOptions(), run)
+
+
+def test_compression_is_in_the_hash_and_leaves_that_of_plain_shards():
+    def job(**options):
+        output = parse_output("out/train@4", None, options.get("compression"))
+        return Job(PythonSource([1]), DatasetOptions(**options), output.pattern(4))
+
+    assert job().bytes_options()["compression"] == {"type": "none"}
+    assert job(compression="zlib").bytes_options()["compression"] == {
+        "deflate": "isal-2",
+        "member_bytes": 1 << 20,
+        "type": "zlib",
+    }
+    hashes = {
+        job(**options).digest()
+        for options in (
+            {},
+            {"compression": "zlib"},
+            {"compression": "zlib", "deflate": "zlib-6"},
+            {"compression": "gzip"},
+            {"compression": "gzip", "deflate": "zlib-6"},
+        )
+    }
+    assert len(hashes) == 5

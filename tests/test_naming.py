@@ -52,7 +52,7 @@ NUMBERS = st.integers(1, MAX_SHARDS) | st.sampled_from([1, 99_999, 100_000, 100_
 )
 def test_notation_gives_the_file_names(notation, first, name):
     output = parse_output(f"some/where/{notation}")
-    pattern = output.pattern(output.num_shards, output.compression or "none")
+    pattern = output.pattern(output.num_shards)
     assert output.directory == "some/where"
     assert pattern.shard_file(0) == first
     assert output.name == pattern.name == name
@@ -89,11 +89,26 @@ def test_n_is_said_or_left_open(out, num_shards, expected):
 def test_gz_in_the_name_asks_for_gzip():
     assert parse_output("train@2.gz").compression == "gzip"
     assert parse_output("train.gz").compression == "gzip"
-    assert parse_output("train@2").compression is None
-    assert parse_output("train@2").pattern(2, "gzip") == parse_output("train@2.gz").pattern(
-        2, "gzip"
-    )
-    assert parse_output("train@2").pattern(2, "zlib") == parse_output("train@2").pattern(2)
+    assert parse_output("train@2").compression == "none"
+
+
+def test_compression_decides_what_names_end_in():
+    assert parse_output("train@2", None, "gzip") == parse_output("train@2.gz")
+    assert parse_output("train@2.gz", None, "gzip") == parse_output("train@2.gz")
+    assert parse_output("train@2", None, "zlib").pattern(2) == parse_output("train@2").pattern(2)
+    assert parse_output("train@2", None, "none") == parse_output("train@2")
+
+
+@pytest.mark.parametrize("out", ["train@2.gz", "train@2.tfrecord.gz", "train.gz"])
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+def test_a_name_and_an_option_that_contradict_each_other(out, compression):
+    with pytest.raises(OptionError, match=f"gzip shards and --compression for {compression}"):
+        parse_output(out, 2, compression)
+
+
+def test_a_compression_that_there_is_not():
+    with pytest.raises(OptionError, match="'bzip2'"):
+        parse_output("train@2", None, "bzip2")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +143,7 @@ def test_what_is_written_is_found_again(stem, num_shards, ext):
         output = parse_output(f"{stem}@{num_shards}{ext}")
     except OptionError:
         assume(False)
-    pattern = output.pattern(num_shards, output.compression or "none")
+    pattern = output.pattern(num_shards)
     for shard in {0, num_shards // 2, num_shards - 1}:
         found = parse_shard_file(pattern.shard_file(shard))
         assert (found.pattern, found.shard_index) == (pattern, shard)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from shardwriter.crc32c import crc32c
 from shardwriter.errors import StorageError
 from shardwriter.manifest import SealedShard
-from shardwriter.shard import Checkpoint, ShardFile
+from shardwriter.shard import ShardFile
 from shardwriter.storage import LocalStorage
-from shardwriter.tfrecord import TFRecordWriter, frame
+from shardwriter.tfrecord import TFRecordWriter, Written, frame
 from shardwriter.tfrecord_reader import read_records
 
 RECORDS = [b"one", b"", b"three" * 100]
@@ -79,7 +79,7 @@ def test_a_checkpoint_is_on_the_disk(tmp_path):
         shard.write(b"one")
         checkpoint = shard.checkpoint()
         data = (tmp_path / "shard").read_bytes()
-        assert checkpoint == Checkpoint(1, len(data), crc32c(data))
+        assert checkpoint == Written(1, len(data), crc32c(data))
         assert ends(tmp_path) == [19]
         assert storage.synced == [str(tmp_path / "shard"), str(tmp_path / "index")]
         shard.write(b"two")

@@ -44,6 +44,17 @@ class _Backend(str, Enum):
     tensorflow = "tensorflow"
 
 
+class _Compression(str, Enum):
+    none = "none"
+    gzip = "gzip"
+    zlib = "zlib"
+
+
+class _Deflate(str, Enum):
+    isal_2 = "isal-2"
+    zlib_6 = "zlib-6"
+
+
 def write(
     source: Annotated[
         str,
@@ -103,6 +114,18 @@ def write(
         _Backend,
         typer.Option(metavar="NAME", help="Whose record writers: native, or tensorflow's."),
     ] = _Backend.native,
+    compression: Annotated[
+        _Compression | None,
+        typer.Option(
+            metavar="TYPE",
+            show_default=False,
+            help="none, gzip or zlib; gzip where OUT ends in .gz, else none.",
+        ),
+    ] = None,
+    deflate: Annotated[
+        _Deflate,
+        typer.Option(metavar="NAME", help="Who compresses: isal-2 (fast) or zlib-6 (smaller)."),
+    ] = _Deflate.isal_2,
     index: Annotated[
         bool, typer.Option("--index", help="Write <shard>.idx files for DALI and the PyPI loader.")
     ] = False,
@@ -131,11 +154,13 @@ def write(
         from shardwriter.feature_types import parse_schema_option
         from shardwriter.naming import parse_output
         from shardwriter.options import DatasetOptions, RunOptions
+        from shardwriter.packing import lost_readers
         from shardwriter.sources.find import open_source
         from shardwriter.write import plan, write_dataset
 
         if seed is not None and not shuffle:
             raise OptionError("--seed without --shuffle", hint="add --shuffle, or leave --seed off")
+        output = parse_output(out, shards, None if compression is None else compression.value)
         options = DatasetOptions(
             map=None if map is None else import_reference(map, "--map"),
             limit=limit,
@@ -144,6 +169,8 @@ def write(
             schema={} if schema is None else parse_schema_option(schema),
             world=world,
             loader_workers=loader_workers,
+            compression=output.compression,
+            deflate=deflate.value,
         )
         run_options = RunOptions(
             overwrite=overwrite,
@@ -153,16 +180,15 @@ def write(
             backend=backend.value,
             dali_index=index,
         )
-        output = parse_output(out, shards)
 
         def opened() -> Source:
             return open_source(source, format.value, options.schema)
 
         if dry_run:
             found = opened()
-            for note in found.notes:
+            for note in [*lost_readers(output.compression), *found.notes]:
                 hint(note)
-            _show_plan(plan(found, output, options), output.directory, json=json)
+            _show_plan(plan(found, output, options, run_options), output.directory, json=json)
             return
         # Rows and records come and go by the million, without cycles: collect less often.
         gc.set_threshold(100_000, 20, 20)

@@ -14,6 +14,7 @@ from typing import Final
 
 from contextlib2 import ExitStack
 
+from shardwriter.compressed_writer import CompressedWriter
 from shardwriter.encode import ItemEncoder, RecordEncoder
 from shardwriter.engines import Outcome, Work
 from shardwriter.errors import RecordTooLarge
@@ -22,6 +23,7 @@ from shardwriter.journal import Journal, JournaledFile
 from shardwriter.labels import LabelCounts
 from shardwriter.manifest import SealedShard
 from shardwriter.options import Backend
+from shardwriter.packing import PLAIN, Packing
 from shardwriter.rundir import RunDirectory
 from shardwriter.schema import FeatureSummary
 from shardwriter.shard import OnFlush, RecordWriter, ShardFile
@@ -45,6 +47,7 @@ class GrowingShards:
         run: Where they grow.
         journal: Facts noted in it are written before any later frame.
         shards: Their numbers.
+        packing: How they are compressed.
         backend: Whose record writers to open.
 
     Attributes:
@@ -57,6 +60,7 @@ class GrowingShards:
         run: RunDirectory,
         journal: Journal,
         shards: Sequence[int],
+        packing: Packing = PLAIN,
         backend: Backend = "native",
     ) -> None:
         self.journal = journal
@@ -72,8 +76,14 @@ class GrowingShards:
                     TensorFlowRecordWriter, path
                 )
             else:
-                open_writer = partial(_open_native, run, journal, path, buffer_bytes)
-            shard = ShardFile(run.storage, path, run.index_path(number), open_writer)
+                open_writer = partial(_open_native, run, journal, path, buffer_bytes, packing)
+            shard = ShardFile(
+                run.storage,
+                path,
+                run.index_path(number),
+                open_writer,
+                compressed=not packing.is_plain,
+            )
             self.files[number] = stack.enter_context(shard)
 
     def checkpoint(self, encoder: RecordEncoder) -> None:
@@ -84,7 +94,7 @@ class GrowingShards:
             self.journal.fact(
                 checkpoint=number,
                 records=safe.num_records,
-                bytes=safe.stream_bytes,
+                bytes=safe.file_bytes,
                 crc32c=f"{safe.crc32c:08x}",
             )
         self.journal.sync()
@@ -113,9 +123,16 @@ class GrowingShards:
 
 
 def _open_native(
-    run: RunDirectory, journal: Journal, path: str, buffer_bytes: int, on_flush: OnFlush
-) -> TFRecordWriter:
+    run: RunDirectory,
+    journal: Journal,
+    path: str,
+    buffer_bytes: int,
+    packing: Packing,
+    on_flush: OnFlush,
+) -> RecordWriter:
     file = JournaledFile(run.storage.create(path), journal)
+    if not packing.is_plain:
+        return CompressedWriter(file, packing, on_flush=on_flush)
     return TFRecordWriter(file, buffer_bytes=buffer_bytes, on_flush=on_flush)
 
 
@@ -174,6 +191,7 @@ class PartWriter:
         tell_types: Callable[[Mapping[str, FeatureSummary]], None] | None = None,
     ) -> None:
         self._num_shards = job.num_shards
+        self._packing = job.packing
         self._run = run
         self._journal = journal
         self._items = encoder
@@ -212,7 +230,7 @@ class PartWriter:
         learnt, journal = self._items.encoder, self._journal
         since_checkpoint = 0
         with ExitStack() as stack:
-            growing = GrowingShards(stack, self._run, journal, shards, backend)
+            growing = GrowingShards(stack, self._run, journal, shards, self._packing, backend)
             files = growing.files
             try:
                 for item_index, record in self._items.records(items):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from shardwriter.errors import MissingExtra, StorageError
-from shardwriter.tfrecord import TFRecordWriter
+from shardwriter.tfrecord import TFRecordWriter, Written
 
 
 class _Nowhere:
@@ -56,6 +56,10 @@ class TensorFlowRecordWriter:
         with self._errors():
             self._writer.flush()
 
+    def finish(self) -> None:
+        """Write all that is left."""
+        self.flush()
+
     def close(self) -> None:
         """Flush and close the file."""
         self._account.close()
@@ -87,6 +91,11 @@ class TensorFlowRecordWriter:
     def stream_bytes(self) -> int:
         """Bytes of all frames so far."""
         return self._account.stream_bytes
+
+    @property
+    def written(self) -> Written:
+        """What stands in the file: all that was flushed."""
+        return self._account.written
 
     @property
     def crc32c(self) -> int:

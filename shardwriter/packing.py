@@ -1,0 +1,124 @@
+"""How shards are compressed: the type, the library, and where a member ends.
+
+A gzip shard is cut into members and a zlib shard into blocks. Both end with the record that brings
+their uncompressed bytes to ``member_bytes`` or more, so they are a function of the records and of
+the number of shards. Each is compressed in one call, since what isal makes of some bytes depends on
+the pieces in which it is given them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, get_args
+
+from isal import isal_zlib
+
+from shardwriter.compression import RAW_WBITS, Compression
+from shardwriter.errors import OptionError
+
+Deflate = Literal["isal-2", "zlib-6"]
+"""A library and its level. It is recorded and never chosen by what can be imported."""
+
+_MEMBER_BYTES: Final = 1 << 20
+_MIN_MEMBER_BYTES: Final = 1 << 16
+_ALL_MEMBERS_BYTES: Final = 64 << 20  # growing, of all shards together
+
+
+class _Compressor(Protocol):
+    """What is used of a compression object of zlib or isal."""
+
+    def compress(self, data: bytes, /) -> bytes: ...
+    def flush(self, mode: int = ..., /) -> bytes: ...
+
+
+def _new_compressor(deflate: Deflate) -> _Compressor:
+    if deflate == "isal-2":
+        return isal_zlib.compressobj(2, isal_zlib.DEFLATED, RAW_WBITS)
+    return zlib.compressobj(6, zlib.DEFLATED, RAW_WBITS)
+
+
+def deflate_member(data: bytes, deflate: Deflate) -> bytes:
+    """Return the deflate data of a whole gzip member."""
+    if deflate == "isal-2":
+        compressed: bytes = isal_zlib.compress(data, 2, RAW_WBITS)
+        return compressed
+    compressor = _new_compressor(deflate)
+    return compressor.compress(data) + compressor.flush()
+
+
+def deflate_block(data: bytes, deflate: Deflate) -> bytes:
+    """Return one block of a zlib stream: it ends at a byte and needs nothing in front of it."""
+    compressor = _new_compressor(deflate)
+    return compressor.compress(data) + compressor.flush(zlib.Z_FULL_FLUSH)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What a shard's frames are packed into.
+
+    Attributes:
+        compression: The type.
+        deflate: Who compresses.
+        member_bytes: Uncompressed bytes at which a gzip member or a zlib block ends.
+    """
+
+    compression: Compression = "none"
+    deflate: Deflate = "isal-2"
+    member_bytes: int = _MEMBER_BYTES
+
+    @classmethod
+    def of(cls, compression: Compression, deflate: Deflate, num_shards: int) -> Packing:
+        """Return the packing of N shards: many that grow together have smaller members."""
+        shared = _ALL_MEMBERS_BYTES // num_shards
+        return cls(compression, deflate, max(_MIN_MEMBER_BYTES, min(_MEMBER_BYTES, shared)))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether shards are frames and nothing else."""
+        return self.compression == "none"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the manifest's ``compression``."""
+        if self.is_plain:
+            return {"type": "none"}
+        return {
+            "deflate": self.deflate,
+            "member_bytes": self.member_bytes,
+            "type": self.compression,
+        }
+
+
+PLAIN: Final = Packing()
+
+
+def check_packing(compression: Compression, deflate: Deflate) -> None:
+    """Refuse what there is not.
+
+    Raises:
+        OptionError: There is no such compression or library, or the library has nothing to do.
+    """
+    if compression not in get_args(Compression):
+        raise OptionError(f"compression is {compression!r}", hint="none, gzip or zlib")
+    if deflate not in get_args(Deflate):
+        raise OptionError(f"deflate is {deflate!r}", hint="isal-2 or zlib-6")
+    if compression == "none" and deflate != "isal-2":
+        raise OptionError(
+            f"deflate is {deflate!r}, and shards are not compressed",
+            hint="add --compression gzip, or leave --deflate off",
+        )
+
+
+def lost_readers(compression: Compression) -> list[str]:
+    """Return what a person should know who compresses shards, a line each."""
+    if compression == "none":
+        return []
+    lines = [
+        f"{compression} shards can not be read by DALI, grain and the PyPI tfrecord loader, which "
+        f"take plain ones; TensorFlow needs compression_type={compression.upper()!r}"
+    ]
+    if compression == "zlib":
+        lines.append(
+            "a zlib shard is one stream, so writing can not be resumed inside of it; gzip can"
+        )
+    return lines
