@@ -20,7 +20,7 @@ import shardwriter as sw
 from shardwriter import record_at
 from shardwriter.compression import Compression
 from shardwriter.crc32c import crc32c
-from shardwriter.engines import serial
+from shardwriter.engines import part
 from shardwriter.errors import CorruptFile, ManifestError, OptionError
 from shardwriter.index import Index
 from shardwriter.indexing import make_index
@@ -319,7 +319,7 @@ def test_lost_readers_are_told(tmp_path: Path) -> None:
 def test_a_checkpoint_notes_whole_members(
     tmp_path: Path, kind: Compression, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serial, "CHECKPOINT_BYTES", 1 << 19)
+    monkeypatch.setattr(part, "CHECKPOINT_BYTES", 1 << 19)
     facts: list[dict[str, Any]] = []
     publish = RunDirectory.publish
 

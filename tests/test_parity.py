@@ -98,6 +98,7 @@ FACTORS = {
     "map": [None, keep_all, skip_some],
     "shuffle_seed": [None, 5],
     "limit": [None, 20],
+    "compression": ["none", "gzip", "zlib"],
     "batch_bytes": [1, 200, 1 << 18],
 }
 
@@ -137,11 +138,16 @@ def written(inputs, folder, workers, setting):
     source = open_source(inputs[setting["source"]])
     if setting["way"] == "dealt":
         source.travels = False
+    compression = setting["compression"]
     options = DatasetOptions(
-        setting["map"], setting["limit"], setting["shuffle_seed"], "label" * bool(setting["map"])
+        setting["map"],
+        setting["limit"],
+        setting["shuffle_seed"],
+        "label" * bool(setting["map"]),
+        compression=compression,
     )
-    output = parse_output(str(folder / f"t@{setting['num_shards']}"))
-    run = RunOptions(workers=workers, dali_index=True)
+    output = parse_output(str(folder / f"t@{setting['num_shards']}"), None, compression)
+    run = RunOptions(workers=workers, dali_index=compression == "none")
     write_dataset(lambda: source, output, options, run)
     return digests(folder)
 
@@ -154,11 +160,34 @@ def test_the_pool_writes_what_the_serial_engine_writes(inputs, tmp_path, monkeyp
 
     for number, setting in enumerate(combinations()):
         monkeypatch.setattr("shardwriter.engines.process.BATCH_BYTES", setting["batch_bytes"])
-        decides = ("source", "num_shards", "map", "shuffle_seed", "limit")
+        decides = ("source", "num_shards", "map", "shuffle_seed", "limit", "compression")
         same = expected((*((name, setting[name]) for name in decides), ("way", "strided")))
         found = written(inputs, tmp_path / f"pool{number}", setting["workers"], setting)
         assert found == same, setting
     assert number > 25
+
+
+class Large:
+    """Records that fill several members of a compressed shard."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        rng = np.random.default_rng(index)
+        return {"tokens": rng.zipf(1.3, 30_000 + 997 * (index % 7)) % 50_000}
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zlib"])
+@pytest.mark.parametrize("deflate", ["isal-2", "zlib-6"])
+def test_members_of_compressed_shards(tmp_path, compression, deflate):
+    options = {"compression": compression, "deflate": deflate}
+    serial = sw.write(Large(), tmp_path / "serial" / "t@2", **options)
+    pool = sw.write(Large(), tmp_path / "pool" / "t@2", workers=2, **options)
+    held = sw.write([Large()[i] for i in range(60)], tmp_path / "held" / "t@2", workers=2, **options)
+    assert serial.shards[0].file_bytes > 1 << 20  # more than a member
+    assert digests(tmp_path / "serial") == digests(tmp_path / "pool")
+    assert pool.shards == held.shards
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -63,6 +63,7 @@ BATCH_BYTES: Final = 1 << 18  # of items that are sent at once
 PENDING_BYTES: Final = 64 << 20  # of items that wait for all workers together
 _BATCH_AGE_S: Final = 0.05
 _JOBS_PER_WORKER: Final = 4
+_FAILURES_S: Final = 0.2  # to wait for others after a failure
 
 
 def run_process(
@@ -162,6 +163,7 @@ class _Crew:
         self._types = job.encoder().encoder.schema
         self._shards: dict[int, range] = {}
         self._results: dict[int, Done] = {}
+        self._failures: list[BaseException] = []
         self._idle: deque[WorkerHandle] = deque()
         self._watch = Stopwatch("read")
         self._next_report = time.monotonic() + REPORT_S
@@ -253,10 +255,37 @@ class _Crew:
 
     def _wait(self, timeout_s: float = REPORT_S) -> None:
         """Take in what happens."""
+        self._take_messages(timeout_s)
+        if self._failures:
+            # Others may be about to fail at earlier items: those are what a person looks at first.
+            stop = time.monotonic() + _FAILURES_S
+            while (left := stop - time.monotonic()) > 0 and self._may_fail_earlier():
+                self._take_messages(left)
+            raise min(self._failures, key=_index_of)
+        for worker in self._pool.workers:
+            if worker.has_ended and worker.number not in self._results:
+                shards = _listed(self._shards.get(worker.number, range(0)))
+                raise self._located(died(worker.name, worker.status, self._at(worker), shards))
+        if self._item_timeout_s is not None:
+            self._check_time(self._item_timeout_s)
+        if self._progress is not None and (now := time.monotonic()) >= self._next_report:
+            self._report(self._progress)
+            self._next_report = now + REPORT_S
+
+    def _may_fail_earlier(self) -> bool:
+        first = min(map(_index_of, self._failures))
+        return any(
+            not worker.has_ended and 0 <= self._places[worker.number] < first
+            for worker in self._pool.workers
+        )
+
+    def _take_messages(self, timeout_s: float) -> None:
         for worker, kind, data in self._pool.events(timeout_s):
             if kind == FAILED:
-                raise unpack_failure(data, worker.name, lambda i: i % self._job.num_shards)
-            if kind == TELL:
+                num_shards = self._job.num_shards
+                error = unpack_failure(data, worker.name, lambda i: i % num_shards)  # noqa: B023
+                self._failures.append(error)
+            elif kind == TELL:
                 self._told[worker.number] = pickle.loads(data)
             elif kind == TYPES:
                 try:
@@ -267,15 +296,6 @@ class _Crew:
                 self._idle.append(worker)
             elif kind == RESULT:
                 self._results[worker.number] = pickle.loads(data)
-        for worker in self._pool.workers:
-            if worker.has_ended and worker.number not in self._results:
-                shards = _listed(self._shards.get(worker.number, range(0)))
-                raise self._located(died(worker.name, worker.status, self._at(worker), shards))
-        if self._item_timeout_s is not None:
-            self._check_time(self._item_timeout_s)
-        if self._progress is not None and (now := time.monotonic()) >= self._next_report:
-            self._report(self._progress)
-            self._next_report = now + REPORT_S
 
     def _at(self, worker: WorkerHandle) -> int | None:
         """Return the item that a worker has at hand."""
@@ -319,6 +339,12 @@ class _Crew:
             num_gaps += gaps
             watch.add(seconds)
         progress(Work(num_done, self._job.num_items, payload_bytes, num_gaps, watch.seconds))
+
+
+def _index_of(error: BaseException) -> float:
+    """Return the item that an error is about; infinity where it is about none."""
+    index = getattr(error, "index", None)
+    return float("inf") if index is None else index
 
 
 def _listed(shards: range) -> str:
