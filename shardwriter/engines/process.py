@@ -275,8 +275,9 @@ class _Crew:
     def _may_fail_earlier(self) -> bool:
         first = min(map(_index_of, self._failures))
         return any(
-            not worker.has_ended and 0 <= self._places[worker.number] < first
+            self._places[worker.number] < first  # -1: it has not begun yet
             for worker in self._pool.workers
+            if not worker.has_ended and worker not in self._idle
         )
 
     def _take_messages(self, timeout_s: float) -> None:
