@@ -19,8 +19,6 @@ from typing import Final
 _HEAD: Final = struct.Struct("<BQ")
 _READ_BYTES: Final = 1 << 18
 _MAX_DESCRIPTORS: Final = 64  # sent at once; the kernel takes 253
-# What a process starts by itself must not have them; macOS can not say so while it receives.
-_CLOSE_ON_EXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 def above_standard(end: socket.socket) -> socket.socket:
@@ -95,9 +93,10 @@ class Channel:
         """
         found: list[int] = []
         while len(found) < count:
-            data, some, flags, _ = socket.recv_fds(
-                self._socket, 1, _MAX_DESCRIPTORS, _CLOSE_ON_EXEC
-            )
+            data, some, flags, _ = socket.recv_fds(self._socket, 1, _MAX_DESCRIPTORS)
+            for descriptor in some:
+                # What the user's code starts must not have them: the lock of the run, for one.
+                os.set_inheritable(descriptor, False)
             if not data:
                 raise EOFError
             found += some
