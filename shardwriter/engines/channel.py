@@ -6,6 +6,10 @@ after many others never waits for one of them (:class:`Mailbox`).
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import select
 import socket
 import struct
 from collections import deque
@@ -15,6 +19,14 @@ from typing import Final
 _HEAD: Final = struct.Struct("<BQ")
 _READ_BYTES: Final = 1 << 18
 _MAX_DESCRIPTORS: Final = 64  # sent at once; the kernel takes 253
+
+
+def above_standard(end: socket.socket) -> socket.socket:
+    """Return a socket whose number is none of standard input, output and error."""
+    if end.fileno() > 2:
+        return end
+    with end:
+        return socket.socket(fileno=fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 class Channel:
@@ -31,6 +43,17 @@ class Channel:
         """
         self._socket.sendall(_HEAD.pack(kind, len(data)))
         self._socket.sendall(data)
+
+    def offer(self, kind: int, data: bytes) -> None:
+        """Send a short message that may be lost: it is, when the other side does not read.
+
+        Raises:
+            OSError: The other side is gone.
+        """
+        waits = select.poll()
+        waits.register(self._socket, select.POLLOUT)
+        if waits.poll(0):  # then there is room for a good part of all that fits
+            self.send(kind, data)
 
     def receive(self) -> tuple[int, bytes] | None:
         """Wait for a message; None when the other side has closed."""
@@ -66,13 +89,20 @@ class Channel:
 
         Raises:
             EOFError: The other side has closed.
+            OSError: This process may not have so many open files.
         """
         found: list[int] = []
         while len(found) < count:
-            data, some, _, _ = socket.recv_fds(self._socket, 1, _MAX_DESCRIPTORS)
+            data, some, flags, _ = socket.recv_fds(self._socket, 1, _MAX_DESCRIPTORS)
+            for descriptor in some:
+                # What the user's code starts must not have them: the lock of the run, for one.
+                os.set_inheritable(descriptor, False)
             if not data:
                 raise EOFError
             found += some
+            if flags & socket.MSG_CTRUNC or not some:
+                # The kernel gives those for which there is room, and drops the others.
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return found
 
 

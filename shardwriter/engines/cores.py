@@ -33,5 +33,5 @@ def _quota() -> float | None:
         else:
             quota, period = (path.read_text() for path in _CGROUP_V1)
         return int(quota) / int(period) if int(quota) > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):  # "max", or nothing that is known
+    except (OSError, ValueError, ArithmeticError):  # "max", or nothing that is known
         return None

@@ -6,11 +6,14 @@ import os
 import pickle
 import signal
 import traceback
-from typing import Any
+from collections.abc import Callable
+from typing import Final
 
-import cloudpickle
-
+from shardwriter import errors
+from shardwriter.engines.parcel import pack
 from shardwriter.errors import RunError, ShardwriterError, WorkerDied
+
+_MAX_BYTES: Final = 16 << 20
 
 
 class RemoteTraceback(Exception):
@@ -23,17 +26,23 @@ class RemoteTraceback(Exception):
 def pack_failure(error: BaseException) -> bytes:
     """Return the bytes of an error; whatever it is, there are some."""
     text = "".join(traceback.format_exception(error))
-    parts = [_dumps(error), _dumps(error.__cause__)]
-    return pickle.dumps((parts, f"{type(error).__name__}: {error}", text))
+    parts = [_dumps(error), _dumps(error.__cause__), _dumps(_plain(error))]
+    return pickle.dumps((parts, _summary(error), text))
 
 
-def unpack_failure(data: bytes, worker: str, shard: Any = None) -> BaseException:
-    """Return the error, with its cause, its place, and the traceback of where it was raised."""
-    (error_data, cause_data), summary, text = pickle.loads(data)
-    error, cause = _loads(error_data), _loads(cause_data)
-    remote = RemoteTraceback(text)
+def unpack_failure(data: bytes, worker: str, shard: Callable[[int], int]) -> BaseException:
+    """Return the error, with its cause, its place, and the traceback of where it was raised.
+
+    Args:
+        data: What :func:`pack_failure` has made of it.
+        worker: The name of the process that it comes from.
+        shard: Tells to which shard the item of an index belongs.
+    """
+    parts, summary, text = pickle.loads(data)
+    error, cause, plain = map(_loads, parts)
+    remote = RemoteTraceback(f"{worker}\n{text}")
     if error is None:
-        error = RunError(f"{worker} raised {summary}", hint="the traceback is shown with -v")
+        error = plain or RunError(f"it raised {summary}", hint="the traceback is shown with -v")
     if cause is not None:
         cause.__cause__ = remote
     error.__cause__ = cause or remote
@@ -44,15 +53,38 @@ def unpack_failure(data: bytes, worker: str, shard: Any = None) -> BaseException
     return error
 
 
+def _summary(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - of the user's own making
+        text = ""
+    return type(error).__name__ + (f": {text}" if text else "")
+
+
+def _plain(error: BaseException) -> ShardwriterError | None:
+    """Return an error of ours that stands for one of a class that was derived from ours."""
+    if not isinstance(error, ShardwriterError):
+        return None
+    base = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    assert issubclass(base, ShardwriterError)
+    plain = base(f"{type(error).__name__}: {error.message}")
+    fields = {**vars(error), "path": error.path}
+    vars(plain).update({name: fields[name] for name in vars(plain) if name in fields})
+    plain.path, plain.message = error.path, f"{type(error).__name__}: {error.message}"
+    return plain
+
+
 def _dumps(error: BaseException | None) -> bytes | None:
+    """Return the bytes of an error that another process can make use of; None where it can not."""
     if error is None:
         return None
     try:
-        data = bytes(cloudpickle.dumps(error))
+        # One may hold the user's whole dataset.
+        data, descriptors = pack(error, _MAX_BYTES)
         pickle.loads(data)  # many exceptions pickle and do not come back
-    except Exception:  # noqa: BLE001 - of the user's own making; its text is there all the same
+    except BaseException:  # noqa: BLE001 - of the user's own making; its text is there all the same
         return None
-    return data
+    return None if descriptors else data
 
 
 def _loads(data: bytes | None) -> BaseException | None:
@@ -60,7 +92,7 @@ def _loads(data: bytes | None) -> BaseException | None:
         return None
     try:
         error = pickle.loads(data)
-    except Exception:  # noqa: BLE001 - a class that this process can not import
+    except BaseException:  # noqa: BLE001 - a class that this process can not import
         return None
     return error if isinstance(error, BaseException) else None
 
@@ -74,12 +106,13 @@ def died(worker: str, status: int | None, index: int | None, shards: str) -> Wor
         index: The item at hand; None for none.
         shards: Which it was writing.
     """
-    how, hint = _how(status)
+    how, hint = how_ended(status)
     doing = f"while it wrote {shards}" if index is None else "at this item"
     return WorkerDied(f"{how} {doing}", hint=hint, index=index, worker=worker)
 
 
-def _how(status: int | None) -> tuple[str, str]:
+def how_ended(status: int | None) -> tuple[str, str]:
+    """Say how a process ended, and what to do about it."""
     trace = "run with --engine serial to have it happen where you can see it"
     if status is None:
         return "the process is gone", trace

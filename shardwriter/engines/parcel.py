@@ -11,7 +11,7 @@ import io
 import os
 import pickle
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import cloudpickle
 import numpy as np
@@ -51,7 +51,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if type(obj) is Descriptor:
             self.descriptors.append(obj.fileno())
             return _descriptor, (len(self.descriptors) - 1,)
-        if type(obj) is np.memmap:
+        if type(obj) in (np.memmap, np.ndarray):
             mapped = _where_mapped(obj)
             if mapped is not None:
                 return _map_again, mapped
@@ -81,7 +81,7 @@ def _descriptor(number: int) -> Descriptor:
     return Descriptor(_received[number])
 
 
-def _where_mapped(view: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
+def _where_mapped(view: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
     """Return what maps an array again; None for one that is not in a file as it is."""
     base: Any = view
     while isinstance(base.base, np.ndarray):
@@ -95,7 +95,15 @@ def _where_mapped(view: np.memmap[Any, Any]) -> tuple[Any, ...] | None:
     num_bytes = before + sum(span for span in spans if span > 0) + view.itemsize
     begin = base.offset + _address(view) - before - _address(base)
     path = os.path.abspath(base.filename)
-    return path, begin, num_bytes, before, view.dtype, view.shape, view.strides
+    try:
+        there = os.stat(path).st_size
+    except OSError:
+        return None  # a file that was deleted is still mapped here
+    if there < begin + num_bytes:
+        return None
+    # What the user's code changes in place stays in the process that does it.
+    mode = "r" if base.mode == "r" else "c"
+    return path, mode, begin, num_bytes, before, view.dtype, view.shape, view.strides
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:
@@ -104,6 +112,7 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 def _map_again(
     path: str,
+    mode: Literal["r", "c"],
     begin: int,
     num_bytes: int,
     first: int,
@@ -111,7 +120,7 @@ def _map_again(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
 ) -> Any:
-    mapped = np.memmap(path, np.uint8, "r", begin, (num_bytes,))
+    mapped = np.memmap(path, np.uint8, mode, begin, (num_bytes,))
     return np.ndarray(shape, dtype, mapped, first, strides)
 
 

@@ -87,7 +87,9 @@ def work(number: int, end: socket.socket, parcel: bytes, descriptors: Sequence[i
         try:
             worker = _Worker(number, channel, _unpacked(parcel, descriptors))
             worker.run()
-        except Exception as error:  # noqa: BLE001 - every one of them is for the program
+        except _ProgramGone:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the program
             channel.send(FAILED, pack_failure(error))
 
 
@@ -163,7 +165,8 @@ class _Worker:
 
     def _tell(self, done: Done) -> None:
         told = done.num_items, done.payload_bytes, len(done.gaps), done.seconds
-        self._channel.send(TELL, pickle.dumps(told))
+        # A program that is in the user's own iterator may not read for an hour.
+        self._channel.offer(TELL, pickle.dumps(told))
 
     def _tell_types(self, features: Mapping[str, FeatureSummary]) -> None:
         types = {

@@ -87,13 +87,13 @@ class PythonSource:
             raise _raised(error) from error
         except ShardwriterError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _raised(error) from error
 
     def _count(self) -> int:
         try:
             return len(self._data)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _raised(error) from error
 
     def items(self) -> Iterator[Any]:
@@ -125,7 +125,7 @@ class PythonSource:
             return self._data[item_index]
         except ShardwriterError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _raised(error, item_index) from error
 
     def key(self, item: Any) -> str | None:
@@ -157,11 +157,11 @@ def _located(iterable: Iterable[Any]) -> Iterator[Any]:
             count += 1
     except ShardwriterError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _raised(error, count) from error
 
 
-def _raised(error: Exception, index: int | None = None) -> CallableError:
+def _raised(error: BaseException, index: int | None = None) -> CallableError:
     return CallableError(
         f"the source raised {type(error).__name__}: {error}",
         index=index,
