@@ -3,8 +3,9 @@
     python scripts/bench_write.py [WORKLOAD ...] [--repeat 3] [--workers 2] [--scale 1] [--json]
         [--only-ours | --peers tensorflow,tensorflow-pool] [--peer-python PATH ...]
 
-Workloads: images, floats, tokens, table, masks (bench_inputs.py makes them), and stats, which times
-``shard-stats`` on about 300 MB of images from the page cache.
+Workloads: images, floats, tokens, table, masks (bench_inputs.py makes them), tokens-gzip and
+table-gzip, which are the same into gzip shards, and stats, which times ``shard-stats`` on about
+300 MB of images from the page cache.
 
 Everybody reads the same input and writes the same records to the same disk. A first round warms the
 caches, is watched for memory and checked; it is not timed. The timed rounds begin with another one
@@ -30,7 +31,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench_check import check_bytes, check_resized, our_digest
+from bench_check import check_bytes, check_frames, check_resized, our_digest
 from bench_inputs import MAKERS, make_input
 from bench_process import run_timed, run_watched
 
@@ -48,10 +49,12 @@ class Peer(NamedTuple):
     workloads: tuple[str, ...]
 
 
+GZIP = "-gzip"
+WORKLOADS = (*MAKERS, f"tokens{GZIP}", f"table{GZIP}")
 _TENSORFLOW = ("tensorflow", "contextlib2", "imagesize")
 PEERS = {
-    "tensorflow": Peer(_TENSORFLOW, tuple(MAKERS)),
-    "tensorflow-pool": Peer(_TENSORFLOW, tuple(MAKERS)),
+    "tensorflow": Peer(_TENSORFLOW, WORKLOADS),
+    "tensorflow-pool": Peer(_TENSORFLOW, WORKLOADS),
     "tensorflow-data": Peer(_TENSORFLOW, ("masks",)),
     "tfrecord": Peer(("tfrecord", "imagesize"), ("images",)),
     "tfrecord-pool": Peer(("tfrecord", "imagesize"), ("images",)),
@@ -77,8 +80,9 @@ def our_contenders(workload: str, source: Path, workers: int) -> Iterator[Conten
 
     def contender(name: str, *options: str) -> Contender:
         def command(folder: Path) -> list[str]:
-            out = str(folder / f"x@{NUM_SHARDS}.tfrecord")
-            return [*COMMAND, "write", GIVEN.get(workload, str(source)), out, *options]
+            ending = ".tfrecord.gz" if workload.endswith(GZIP) else ".tfrecord"
+            given = GIVEN.get(workload.removesuffix(GZIP), str(source))
+            return [*COMMAND, "write", given, str(folder / f"x@{NUM_SHARDS}{ending}"), *options]
 
         return Contender(name, command, partial(check_bytes, files="*"))
 
@@ -108,8 +112,9 @@ def peer_contender(
 
     def command(folder: Path) -> list[str]:
         if family == "tensorflow":
-            told = f"{workload}-data" if way == "data" else workload
+            told = f"{workload}-data" if way == "data" else workload.removesuffix(GZIP)
             words = ["tensorflow_peers.py", told, source, folder / "x", NUM_SHARDS]
+            words += ["--gzip"] * workload.endswith(GZIP)
         else:
             words = ["other_peers.py", family, folder, workload, source, NUM_SHARDS]
         if family == "litdata":
@@ -126,6 +131,8 @@ def peer_contender(
 
     if family != "tensorflow":
         return Contender(peer, command, check_digest)
+    if workload.endswith(GZIP):
+        return Contender(peer, command, check_frames)
     return Contender(peer, command, check_resized if workload == "masks" else check_bytes)
 
 
@@ -218,7 +225,7 @@ def show(workload: str, count: int, megabytes: float, results: dict[str, Any]) -
 def main() -> None:
     """Run what was asked for and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", nargs="*", help=f"{', '.join(MAKERS)}, stats; all by default")
+    parser.add_argument("what", nargs="*", help=f"{', '.join(WORKLOADS)}, stats; all by default")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2, help="processes of every pool")
     parser.add_argument("--scale", type=float, default=1.0, help="times the number of records")
@@ -235,9 +242,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder for the output; temporary by default")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    wanted = options.what or [*MAKERS, "stats"]
+    wanted = options.what or [*WORKLOADS, "stats"]
     peers = [] if options.only_ours else options.peers.split(",")
-    if unknown := {*wanted} - {*MAKERS, "stats"} or {*peers} - {*PEERS}:
+    if unknown := {*wanted} - {*WORKLOADS, "stats"} or {*peers} - {*PEERS}:
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     peers = [peer for peer in peers if {*PEERS[peer].workloads} & {*wanted}]
     pythons = find_pythons(peers, [sys.executable, *options.peer_python])
@@ -248,7 +255,7 @@ def main() -> None:
         work = Path(folder)
         inputs = options.inputs or work / "inputs"
         for workload in wanted:
-            made = "images" if workload == "stats" else workload
+            made = "images" if workload == "stats" else workload.removesuffix(GZIP)
             source, count = make_input(inputs, made, options.scale)
             if workload == "stats":
                 results[workload] = time_stats(source, work, options.repeat)

@@ -1,6 +1,7 @@
 """The TensorFlow scripts that shardwriter is measured against, as people write them.
 
-    python scripts/tensorflow_peers.py WORKLOAD SOURCE OUT_PREFIX NUM_SHARDS [--part I --parts N]
+    python scripts/tensorflow_peers.py WORKLOAD SOURCE OUT_PREFIX NUM_SHARDS
+        [--part I --parts N] [--gzip]
 
 They do the same work: the same features in the same round-robin shards. With ``--parts`` a process
 does one part of the shards and only their records; peer_pool.py starts them all.
@@ -167,12 +168,16 @@ def main() -> None:
     parser.add_argument("num_shards", type=int)
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--gzip", action="store_true", help="TensorFlow's own compression")
     options = parser.parse_args()
+    ending, packing = (".tfrecord.gz", "GZIP") if options.gzip else (".tfrecord", "")
     num_shards, shards = options.num_shards, range(options.part, options.num_shards, options.parts)
     with contextlib2.ExitStack() as stack:
         writers = {
             shard: stack.enter_context(
-                tf.io.TFRecordWriter(f"{options.prefix}-{shard:05d}-of-{num_shards:05d}.tfrecord")
+                tf.io.TFRecordWriter(
+                    f"{options.prefix}-{shard:05d}-of-{num_shards:05d}{ending}", packing
+                )
             )
             for shard in shards
         }

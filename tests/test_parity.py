@@ -184,7 +184,9 @@ def test_members_of_compressed_shards(tmp_path, compression, deflate):
     options = {"compression": compression, "deflate": deflate}
     serial = sw.write(Large(), tmp_path / "serial" / "t@2", **options)
     pool = sw.write(Large(), tmp_path / "pool" / "t@2", workers=2, **options)
-    held = sw.write([Large()[i] for i in range(60)], tmp_path / "held" / "t@2", workers=2, **options)
+    held = sw.write(
+        [Large()[i] for i in range(60)], tmp_path / "held" / "t@2", workers=2, **options
+    )
     assert serial.shards[0].file_bytes > 1 << 20  # more than a member
     assert digests(tmp_path / "serial") == digests(tmp_path / "pool")
     assert pool.shards == held.shards
