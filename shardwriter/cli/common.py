@@ -165,7 +165,7 @@ def _bar(what: str, count: Any) -> Iterator[_Show]:
 
     rate_column = TextColumn("{task.fields[rate]}")
     name = TextColumn("{task.description}")
-    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     bar = Progress(name, BarColumn(bar_width=20), count, rate_column, *times)
     note_line = Text(style="dim", no_wrap=True, overflow="ellipsis")
     shown = Group(bar, note_line)
