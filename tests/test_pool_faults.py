@@ -144,13 +144,15 @@ FAULTS = {
     faulty.leave_children: (WorkerDied, None, "SIGKILL"),
 }
 POSITIONS = [0, NUM_ITEMS // 2, NUM_ITEMS - 1]
-EVERYWHERE = (faulty.raise_error, faulty.kill)  # the others take turns
+# In every place and at every item; the others take turns.
+EVERYWHERE = {faulty.raise_error: PLACES, faulty.kill: PLACES[:3]}
 CASES = [
     (place, way, fault, at)
     for i, (place, way) in enumerate(PLACES)
     for j, fault in enumerate(FAULTS)
     for k, at in enumerate(POSITIONS)
-    if fault in EVERYWHERE or k == (i + j) % len(POSITIONS)
+    if (place, way) in EVERYWHERE.get(fault, [])
+    or ((i + j) % 2 == 0 and k == (i + j) // 2 % len(POSITIONS))
 ]
 
 
