@@ -408,7 +408,8 @@ def published(folder):
 def test_the_program_is_killed_while_a_map_sleeps(tmp_path, mark, way):
     with start(PROGRAM + WRITE, tmp_path, way) as program:
         assert program.stderr.readline() == b"asleep\n"
-        until(lambda: len(marked(mark)) == 4)  # the program, the template, and two workers
+        # The program, the template and the worker; the other one may have finished.
+        assert len(marked(mark)) in (3, 4)
         program.kill()
         until(lambda: not marked(mark))
         # Nobody holds the pipe open either.
