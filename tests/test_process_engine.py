@@ -22,7 +22,10 @@ from shardwriter.engines.parcel import pack
 from shardwriter.sources.python import PythonSource
 from shardwriter.worker import current_worker
 
-ROOT = Path(sw.__file__).parents[1]
+# Where the package is, and what this process was told.
+MODULES = os.pathsep.join(
+    filter(None, [str(Path(sw.__file__).parents[1]), os.environ.get("PYTHONPATH")])
+)
 NUM_SHARDS = 4
 
 
@@ -41,7 +44,7 @@ def run(code, *arguments, how="file", cwd, python=(), check=True, **options):
         options["input"] = code
     elif how == "-m":
         command += ["-m", code]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
+    environment = {**os.environ, "PYTHONPATH": MODULES, **options.pop("env", {})}
     return subprocess.run(
         [*command, *map(str, arguments)],
         capture_output=True,
@@ -438,7 +441,7 @@ def test_a_program_without_standard_streams(tmp_path):
     """
     Path(tmp_path, "script.py").write_text(textwrap.dedent(code))
     command = f"exec {sys.executable} script.py {tmp_path} <&- >&- 2>&-"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": MODULES}
     subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, check=True, timeout=60)
     assert values(tmp_path) == list(range(9))
     assert records(tmp_path, "u") == records(tmp_path)
@@ -514,7 +517,7 @@ def test_modules_in_the_current_folder_do_not_disturb(tmp_path):
         "sw.write([b'x'] * 9, sys.argv[1] + '/t@4', map=lambda r: r, workers=2)\n"
     )
     command = [sys.executable, str(script), str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": MODULES}
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60)
     assert records(tmp_path) == [b"x"] * 9
 
@@ -799,7 +802,7 @@ def test_more_shards_than_open_files(tmp_path, way):
     subprocess.run(
         [sys.executable, script, str(tmp_path), way],
         check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": MODULES},
         preexec_fn=limited,
         timeout=100,
     )
