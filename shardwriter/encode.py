@@ -136,6 +136,10 @@ class ItemEncoder:
             options.label or (source.label if not options.map else None),
         )
 
+    def leave(self) -> None:
+        """Note that no item is at hand: what comes now is nobody's fault."""
+        self._place[0] = -1
+
     def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, bytes | None]]:
         """Yield the record of every item, or None for one that the map skipped.
 
@@ -256,5 +260,8 @@ def _read(features: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _phrase(what: str, error: BaseException) -> str:
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - of the user's own making
+        text = ""
     return f"{what} raised {type(error).__name__}" + (f": {text}" if text else "")

@@ -126,9 +126,9 @@ class Mailbox:
         """Return the socket's descriptor."""
         return self._socket.fileno()
 
-    def put(self, kind: int, data: bytes = b"") -> None:
-        """Queue a message, and send what the socket takes at once."""
-        for part in (_HEAD.pack(kind, len(data)), data):
+    def put(self, kind: int, *parts: bytes | bytearray) -> None:
+        """Queue a message, and send what the socket takes at once; a bytearray is given away."""
+        for part in (_HEAD.pack(kind, sum(map(len, parts))), *parts):
             if part:
                 self._queue.append(memoryview(part))
                 self.pending_bytes += len(part)

@@ -244,6 +244,7 @@ class PartWriter:
                         done.payload_bytes += size
                         since_checkpoint += size
                         if since_checkpoint >= CHECKPOINT_BYTES:
+                            self._items.leave()
                             with watch.aside("sync"):
                                 growing.checkpoint(learnt)
                             since_checkpoint = 0
@@ -252,6 +253,7 @@ class PartWriter:
                         self._next_report = now + REPORT_S
             except RecordTooLarge as error:
                 raise error.locate(index=item_index) from None
+            self._items.leave()
             with watch.aside("sync"):
                 done.sealed |= growing.seal(learnt, num_items())
         self._tell(done)

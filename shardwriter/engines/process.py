@@ -190,39 +190,43 @@ class _Crew:
         for worker in workers:
             self._order(worker, TAKE, range(worker.number, num_shards, num_workers))
         batches = [bytearray() for _ in workers]
+
+        def flush(worker: WorkerHandle) -> None:
+            if batches[worker.number]:
+                worker.mailbox.put(ITEMS, batches[worker.number])
+                batches[worker.number] = bytearray()
+
         watch = self._watch
         next_flush = time.monotonic() + _BATCH_AGE_S
         index = -1
         for index, item in self._job.items():
             timed = watch.start()
             data = self._packed_item(index, item)
-            number = index % num_shards % num_workers
-            batch = batches[number]
-            batch += INDEX.pack(index)
-            batch += data
-            mailbox = workers[number].mailbox
-            if len(batch) >= BATCH_BYTES:
-                mailbox.put(ITEMS, bytes(batch))
-                batch.clear()
+            worker = workers[index % num_shards % num_workers]
+            if len(data) < BATCH_BYTES:
+                batch = batches[worker.number]
+                batch += INDEX.pack(index)
+                batch += data
+            if len(batches[worker.number]) + len(data) >= BATCH_BYTES:
+                flush(worker)
+                if len(data) >= BATCH_BYTES:  # not copied once more
+                    worker.mailbox.put(ITEMS, INDEX.pack(index), data)
                 self._wait(0)
             if (now := time.monotonic()) >= next_flush:
                 # A source that is slow does not keep workers waiting.
-                for worker, waiting in zip(workers, batches, strict=True):
-                    if waiting:
-                        worker.mailbox.put(ITEMS, bytes(waiting))
-                        waiting.clear()
+                for each in workers:
+                    flush(each)
                 self._wait(0)
                 next_flush = now + _BATCH_AGE_S
             if timed:
                 watch.lap("deal")
                 watch.stop()
-            while mailbox.pending_bytes > most_bytes:
+            while worker.mailbox.pending_bytes > most_bytes:
                 with watch.aside("wait"):
                     self._wait()
         num_items = index + 1
-        for worker, waiting in zip(workers, batches, strict=True):
-            if waiting:
-                worker.mailbox.put(ITEMS, bytes(waiting))
+        for worker in workers:
+            flush(worker)
             worker.mailbox.put(END, json.dumps(num_items).encode())
         return num_items
 
