@@ -48,7 +48,7 @@ from shardwriter.engines.tasks import (
     WRITE,
     WRITTEN,
     Assignment,
-    map_places,
+    mapped_places,
 )
 from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
 from shardwriter.job import Job
@@ -96,13 +96,15 @@ def run_process(
         parcel, descriptors = _packed(Assignment(job, run, num_workers, places), notify)
         pool.fork(num_workers, parcel, descriptors)
         del parcel
-        crew = _Crew(pool, job, map_places(places, num_workers), item_timeout_s, progress)
-        if job.source.random_access and job.source.travels:
-            crew.hand_out()
-            num_items = job.num_items or 0
-        else:
-            num_items = crew.deal()
-        outcome = gather(job.learnt(), [*crew.finish(), crew.own], num_items)
+        with mapped_places(places, num_workers) as mapped:
+            crew = _Crew(pool, job, mapped, item_timeout_s, progress)
+            if job.source.random_access and job.source.travels:
+                crew.hand_out()
+                num_items = job.num_items or 0
+            else:
+                num_items = crew.deal()
+            done = [*crew.finish(), crew.own]
+        outcome = gather(job.learnt(), done, num_items)
     finally:
         places.close()
     if progress is not None:

@@ -18,7 +18,7 @@ import pickle
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
@@ -34,7 +34,7 @@ from shardwriter.schema import FeatureSummary
 from shardwriter.sources import Item
 from shardwriter.stages import Stopwatch
 from shardwriter.storage.descriptor import Scratch
-from shardwriter.worker import working
+from shardwriter.worker import Place, working
 
 WRITE: Final = 1
 TAKE: Final = 2
@@ -72,9 +72,15 @@ class _ProgramGone(BaseException):
     """The program has closed its socket: there is nobody to write for."""
 
 
-def map_places(places: Scratch, num_workers: int) -> memoryview:
-    """Return int64[num_workers], shared by all processes that have the file."""
-    return memoryview(mmap.mmap(places.fileno(), 8 * num_workers)).cast("q")
+@contextmanager
+def mapped_places(places: Scratch, num_workers: int) -> Iterator[memoryview]:
+    """Yield int64[num_workers], shared by all processes that have the file."""
+    with (
+        mmap.mmap(places.fileno(), 8 * num_workers) as shared,
+        memoryview(shared) as whole,
+        whole.cast("q") as view,
+    ):
+        yield view
 
 
 def work(number: int, end: socket.socket, parcel: bytes, descriptors: Sequence[int]) -> None:
@@ -85,8 +91,12 @@ def work(number: int, end: socket.socket, parcel: bytes, descriptors: Sequence[i
     # A program that is gone needs no answer; whoever looks after the workers ends this one.
     with suppress(_ProgramGone, OSError):
         try:
-            worker = _Worker(number, channel, _unpacked(parcel, descriptors))
-            worker.run()
+            assignment = _unpacked(parcel, descriptors)
+            with (
+                mapped_places(assignment.places, assignment.num_workers) as places,
+                places[number : number + 1] as place,
+            ):
+                _Worker(number, channel, assignment, place).run()
         except _ProgramGone:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the program
@@ -107,14 +117,13 @@ def _unpacked(parcel: bytes, descriptors: Sequence[int]) -> Assignment:
 
 
 class _Worker:
-    def __init__(self, number: int, channel: Channel, assignment: Assignment) -> None:
+    def __init__(self, number: int, channel: Channel, assignment: Assignment, place: Place) -> None:
         self._number = number
         self._channel = channel
         self._job = assignment.job
         self._run = assignment.run
         self._num_workers = assignment.num_workers
-        places = map_places(assignment.places, assignment.num_workers)
-        self._place = places[number : number + 1]
+        self._place = place
         self._watch = Stopwatch()
         self._num_items = 0
 
