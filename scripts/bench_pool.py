@@ -152,5 +152,5 @@ def main() -> None:
         print(line + (f"{r['marginal_ns']:10,.0f}" if r["marginal_ns"] is not None else ""))
 
 
-if __name__ == "__main__":  # a worker imports this module again
+if __name__ == "__main__":
     main()

@@ -20,6 +20,7 @@ from shardwriter.crc32c import masked_crc32c
 from shardwriter.errors import DataError, RunError, ShardwriterError, UsageError
 from shardwriter.example import UNSET, decode_example, encode_example
 from shardwriter.example_columns import Column, decode_columns, encode_columns
+from shardwriter.feature_types import FeatureType
 from shardwriter.manifest import Manifest, load_manifest
 from shardwriter.options import SKIP, RunOptions
 from shardwriter.push import open_sharded_writers, open_writer
@@ -35,6 +36,7 @@ __all__ = [
     "UNSET",
     "Column",
     "DataError",
+    "FeatureType",
     "Manifest",
     "RunError",
     "RunOptions",

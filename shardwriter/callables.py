@@ -36,8 +36,12 @@ def import_reference(text: str, option: str) -> Any:
     if not is_reference(text):
         raise OptionError(f"{option}: {text!r} is not module:callable", hint="as in mydata:train")
     module_name, _, path = text.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        folder = ""  # it is gone; the installed packages are there
+    if folder and folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -45,7 +49,7 @@ def import_reference(text: str, option: str) -> Any:
             raise _broken(option, module_name, error) from error
         raise OptionError(
             f"{option}: there is no module {error.name!r}",
-            hint=f"looked in {os.getcwd()} and the installed packages",
+            hint=f"looked in {folder or 'no current folder'} and the installed packages",
         ) from None
     except Exception as error:
         raise _broken(option, module_name, error) from error

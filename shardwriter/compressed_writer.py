@@ -34,6 +34,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
+from types import TracebackType
 from typing import Final, NamedTuple
 
 from isal import isal_zlib
@@ -121,6 +122,7 @@ class CompressedWriter:
         self._written = Written(0, 0, 0, 0)
         self._finished = False
         self._failure: BaseException | None = None  # nobody knows how much the sink took then
+        self._failed_at: TracebackType | None = None
 
     @property
     def num_records(self) -> int:
@@ -148,14 +150,14 @@ class CompressedWriter:
     def finish(self) -> None:
         """Write all that is left; no record comes afterwards."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(self._failed_at)
         if self._finished:
             return
         try:
             self._inner.flush()
             self._write_rest()
         except BaseException as error:
-            self._failure = error
+            self._failure, self._failed_at = error, error.__traceback__
             raise
         self._finished = True
 

@@ -22,7 +22,7 @@ from shardwriter.read_ahead import Load, read_ahead
 from shardwriter.schema import FeatureSummary, Schema
 from shardwriter.sources import ColumnSource, FileSource, Item, RecordSource, Source
 from shardwriter.stages import Stopwatch
-from shardwriter.worker import Place, new_place
+from shardwriter.worker import CURRENT, Worker
 
 DEFAULT_LABEL: Final = "image/class/label"
 
@@ -110,7 +110,7 @@ class ItemEncoder:
         source: Where they come from.
         options: The map, the label, and fixed types.
         num_shards: N.
-        place: Is kept at the item at hand.
+        worker: Who does it; told to the user's code, and kept at the item at hand.
         watch: Told of the time that every stage takes.
     """
 
@@ -119,12 +119,12 @@ class ItemEncoder:
         source: Source,
         options: DatasetOptions,
         num_shards: int,
-        place: Place | None = None,
+        worker: Worker | None = None,
         watch: Stopwatch | None = None,
     ) -> None:
         self._source = source
         self._map = options.map
-        self._place = new_place() if place is None else place
+        self.worker = worker or Worker(0, 1, num_shards, range(num_shards))
         self._watch = watch or Stopwatch()
         # What a map returns is not what the source planned. A source that takes fixed types has
         # them in its plan already.
@@ -138,7 +138,7 @@ class ItemEncoder:
 
     def leave(self) -> None:
         """Note that no item is at hand: what comes now is nobody's fault."""
-        self._place[0] = -1
+        self.worker.slot[0] = -1
 
     def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, bytes | None]]:
         """Yield the record of every item, or None for one that the map skipped.
@@ -173,7 +173,8 @@ class ItemEncoder:
         watch: Stopwatch | None = None,
     ) -> bytes | None:
         """Return the record of one item, or None where the map skipped it."""
-        self._place[0] = item_index
+        self.worker.slot[0] = item_index
+        token = CURRENT.set(self.worker)
         try:
             features = self._load(load or self._source.load, item)
             if watch is not None:
@@ -190,6 +191,8 @@ class ItemEncoder:
         except (Exception, SystemExit) as error:  # a value's own __array__, say
             raised = CallableError(_phrase("encoding the item", error))
             raise self._located(raised, item_index, item) from error
+        finally:
+            CURRENT.reset(token)
         if watch is not None:
             watch.lap("encode")
         return record
@@ -229,7 +232,7 @@ class ItemEncoder:
         while block := list(islice(items, source.block_items)):
             watch.start_block()
             indices, descriptors = zip(*block, strict=True)
-            self._place[0] = indices[0]
+            self.worker.slot[0] = indices[0]
             try:
                 columns = source.load_columns(descriptors)
                 watch.lap("read")

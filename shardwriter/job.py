@@ -25,7 +25,7 @@ from shardwriter.packing import Packing
 from shardwriter.permutation import ALGORITHM, Permutation
 from shardwriter.sources import Item, RecordSource, Source
 from shardwriter.stages import Stopwatch
-from shardwriter.worker import Place, Worker
+from shardwriter.worker import ItemSlot, Worker
 
 _ORDER_BLOCK: Final = 1 << 16
 _SAMPLE_ITEMS: Final = 64
@@ -61,13 +61,17 @@ class Job:
         """How shards are compressed."""
         return Packing.of(self.options.compression, self.options.deflate, self.num_shards)
 
-    def encoder(self, place: Place | None = None, watch: Stopwatch | None = None) -> ItemEncoder:
+    def encoder(self, worker: Worker | None = None, watch: Stopwatch | None = None) -> ItemEncoder:
         """Return a fresh encoder for the job's items; see :class:`ItemEncoder`."""
-        return ItemEncoder(self.source, self.options, self.num_shards, place, watch)
+        return ItemEncoder(self.source, self.options, self.num_shards, worker, watch)
+
+    def record_encoder(self) -> RecordEncoder:
+        """Return what gathers the schema and the labels of the job's records; it has none yet."""
+        return self.encoder().encoder
 
     def learnt(self) -> RecordEncoder:
         """Return an encoder that others can be merged into: what is known without any record."""
-        encoder = self.encoder().encoder
+        encoder = self.record_encoder()
         takes_all = self.options.limit is None or self.num_items == self.source.num_items
         if isinstance(self.source, RecordSource) and self.options.map is None and takes_all:
             encoder.schema.merge(self.source.summaries)
@@ -113,14 +117,14 @@ class Job:
         assert self.num_items is not None
         return Permutation(self.num_items, self.options.shuffle_seed)
 
-    def worker(self, index: int, num_workers: int, shards: range, place: Place) -> Worker:
+    def worker(self, index: int, num_workers: int, shards: range, slot: ItemSlot) -> Worker:
         """Return what the user's code is told of the worker that it runs in."""
 
         def source_index(item_index: int) -> int:
             return int(self.source_indices(np.array([item_index]))[0])
 
         seed = self.options.shuffle_seed or 0
-        return Worker(index, num_workers, self.num_shards, shards, seed, source_index, place)
+        return Worker(index, num_workers, self.num_shards, shards, seed, source_index, slot)
 
     def order_json(self) -> dict[str, Any]:
         """Return the manifest's ``order``."""

@@ -45,7 +45,7 @@ class LabelCounts:
         self.too_many = False
 
     def add(self, item_index: int, value: Any) -> None:
-        """Count the label, or the labels, of one item; items come in order."""
+        """Count the label, or the labels, of one item; items come in any order."""
         if self.too_many:
             return
         for key in _labels(value):
@@ -55,7 +55,10 @@ class LabelCounts:
                 if label is None:
                     return
             label.count += 1
-            label.last = item_index
+            if item_index > label.last:
+                label.last = item_index
+            elif item_index < label.first:  # 1 and 1.0 are one label: the first item spells it
+                label.first, label.spelled = item_index, str(key)
             if label.shards is not None:
                 label.shards[item_index % self._num_shards] += 1
 

@@ -15,7 +15,7 @@ from shardwriter.errors import OptionError
 from shardwriter.feature_types import FeatureType
 from shardwriter.packing import Deflate, check_packing
 
-Engine = Literal["process", "serial"]
+EngineName = Literal["process", "serial"]
 Backend = Literal["native", "tensorflow"]
 
 
@@ -94,13 +94,14 @@ class RunOptions:
         overwrite: Replace a finished dataset of this name, or discard an unfinished run.
         engine: Who does the work: ``process``, with one worker the same as ``serial``.
         workers: Worker processes; None for as many as there are cores that may be used.
-        item_timeout_s: The longest that one item may take in a worker; None for any time.
+        item_timeout_s: The longest that one item may take, which needs a worker, be it one; None
+            for any time.
         backend: Whose record writers are opened: ours, or ``tf.io.TFRecordWriter``.
         dali_index: Write ``<shard>.idx`` beside every shard.
     """
 
     overwrite: bool = False
-    engine: Engine = "process"
+    engine: EngineName = "process"
     workers: int | None = 1
     item_timeout_s: float | None = None
     backend: Backend = "native"
@@ -121,5 +122,10 @@ class RunOptions:
         timeout_s = self.item_timeout_s
         if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s > 0):
             raise OptionError(f"item_timeout_s is {timeout_s!r}: it is a number of seconds")
+        if timeout_s is not None and (self.engine == "serial" or self.backend != "native"):
+            raise OptionError(
+                "an item can be given up only in a process of its own",
+                hint="leave the item timeout off, or let the process engine write",
+            )
         if self.backend not in ("native", "tensorflow"):
             raise OptionError(f"backend is {self.backend!r}", hint="native or tensorflow")

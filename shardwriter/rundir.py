@@ -58,6 +58,10 @@ def taken_by(file_names: list[str], name: str, pattern: ShardPattern | None) -> 
     return "its manifest" if manifest_file(name) in file_names else None
 
 
+def _process_name() -> str:
+    return f"process {os.getpid()} on {os.uname().nodename}"
+
+
 class RunDirectory:
     """A claimed run directory; no other process can write this dataset meanwhile.
 
@@ -80,7 +84,12 @@ class RunDirectory:
             StorageError: The output folder can not be made or written.
         """
         # Absolute, so that code of the user's that changes the folder does not move the output.
-        directory = os.path.abspath(directory)
+        try:
+            directory = os.path.abspath(directory)
+        except FileNotFoundError:
+            raise StorageError(
+                "the current folder is gone", hint="change to a folder that is there"
+            ) from None
         path = os.path.join(directory, partial_dir(name))
         lock_path = os.path.join(path, "lock")
         while True:
@@ -95,6 +104,8 @@ class RunDirectory:
                 except BlockingIOError:
                     holder = os.pread(lock, 4096, 0).decode("utf-8", "replace").strip()
                     os.close(lock)
+                    if holder == _process_name():
+                        holder = "this program"
                     raise OutputBusy(
                         f"{name!r} is being written by {holder or 'another process'}",
                         path=path,
@@ -113,7 +124,7 @@ class RunDirectory:
                     os.close(lock)
                     continue
                 os.ftruncate(lock, 0)
-                os.pwrite(lock, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+                os.pwrite(lock, _process_name().encode(), 0)
                 return cls(directory, name, storage, Descriptor(lock))
 
     # -- what was found ----------------------------------------------------------------------------

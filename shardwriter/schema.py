@@ -170,9 +170,9 @@ class Schema:
             return
         try:
             joined = summary.type.join(found)
-        except ValueError as conflict:
+        except ValueError:
             here = FeatureSummary(found, first_item=item_index)
-            raise _conflict(name, summary, here, conflict) from None
+            raise _conflict(name, summary, here) from None
         if summary.first_item is None and planned is None:
             summary.first_item = item_index
         summary.type = joined
@@ -194,8 +194,8 @@ class Schema:
             self._seen.setdefault(name, set()).clear()
             try:
                 joined = mine.type.join(theirs.type)
-            except ValueError as conflict:
-                raise _conflict(name, mine, theirs, conflict) from None
+            except ValueError:
+                raise _conflict(name, mine, theirs) from None
             firsts = [i for i in (mine.first_item, theirs.first_item) if i is not None]
             mine.first_item = min(firsts, default=None)
             mine.type = joined
@@ -208,11 +208,13 @@ class Schema:
         return {"features": {name: self.features[name].to_json() for name in sorted(self.features)}}
 
 
-def _conflict(
-    name: str, a: FeatureSummary, b: FeatureSummary, conflict: ValueError
-) -> SchemaConflict:
+def _conflict(name: str, a: FeatureSummary, b: FeatureSummary) -> SchemaConflict:
     """Return the error for two types that do not go together, seen from the later item."""
     first, here = sorted((a, b), key=lambda s: -1 if s.first_item is None else s.first_item)
+    try:
+        first.type.join(here.type)
+    except ValueError as error:
+        conflict = error
     place = "the plan" if first.first_item is None else f"item {first.first_item}"
     return SchemaConflict(
         f"{_phrase(here.type)} here, {_phrase(first.type)} in {place} ({conflict})",

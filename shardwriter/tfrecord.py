@@ -18,6 +18,7 @@ import io
 import os
 import struct
 from collections.abc import Callable
+from types import TracebackType
 from typing import Final, NamedTuple, Protocol
 
 from shardwriter.crc32c import MASK_DELTA, crc32c, extend_crc32c, masked_crc32c
@@ -123,6 +124,7 @@ class TFRecordWriter:
         self._flushed_records = 0
         self._closed = False
         self._failure: BaseException | None = None  # nobody knows how much the sink took then
+        self._failed_at: TracebackType | None = None
 
     def write(self, record: bytes) -> None:
         """Append one record.
@@ -161,7 +163,7 @@ class TFRecordWriter:
         if self._closed:
             raise ValueError("write to a closed TFRecordWriter")
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(self._failed_at)
         if len(self._headers) >= HEADER_CACHE_SIZE:
             self._headers.clear()
         header = self._headers[payload_bytes] = frame_header(payload_bytes)
@@ -195,13 +197,13 @@ class TFRecordWriter:
     def flush(self) -> None:
         """Hand the buffered frames on."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(self._failed_at)
         if not self._parts:
             return
         try:
             self._hand_on(b"".join(self._parts))
         except BaseException as error:
-            self._failure = error
+            self._failure, self._failed_at = error, error.__traceback__
             self._headers.clear()  # so that write() meets it
             raise
 

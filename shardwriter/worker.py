@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -14,41 +13,42 @@ _PERSON: Final = b"shardwriter.item"
 _U64: Final = 8
 
 
-class Place(Protocol):
+class ItemSlot(Protocol):
     """int64[1]: the index of the item at hand, where others can see it; -1 for none."""
 
     def __getitem__(self, index: int, /) -> int: ...
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
-def new_place() -> Place:
+def new_slot() -> ItemSlot:
     """Return a place that is seen in this process only."""
     return array("q", [-1])
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that loads, maps, encodes and writes items.
+    """Who loads, maps and encodes the item at hand.
 
     Attributes:
         index: Its number, from 0.
         num_workers: How many there are.
         num_shards: N.
         shards: The shards that it writes just now.
+        slot: Where the item at hand is kept.
     """
 
     index: int
     num_workers: int
     num_shards: int
     shards: range
-    _seed: int = 0
-    _source_index: Callable[[int], int] = int
-    _place: Place = field(default_factory=new_place, repr=False)
+    _seed: int = field(default=0, repr=False)
+    _source_index: Callable[[int], int] = field(default=int, repr=False)
+    slot: ItemSlot = field(default_factory=new_slot, repr=False)
 
     @property
     def item_index(self) -> int:
         """The item at hand: the index that decides its shard."""
-        return self._place[0]
+        return self.slot[0]
 
     @property
     def item_seed(self) -> int:
@@ -64,24 +64,17 @@ class Worker:
         return int.from_bytes(digest, "little")
 
 
-_current: ContextVar[Worker | None] = ContextVar("shardwriter.worker", default=None)
+CURRENT: Final[ContextVar[Worker | None]] = ContextVar("shardwriter.worker", default=None)
+"""The worker while it loads, maps or encodes an item."""
 
 
 def current_worker() -> Worker | None:
     """Return the worker that this code runs in; None outside of a map or a source's ``load``.
 
+    A thread that a map starts has none: hand it what it needs.
+
     Example:
         >>> def augment(features):  # doctest: +SKIP
         ...     rng = np.random.default_rng(current_worker().item_seed)
     """
-    return _current.get()
-
-
-@contextmanager
-def working(worker: Worker) -> Iterator[Worker]:
-    """Make ``worker`` the current one."""
-    token = _current.set(worker)
-    try:
-        yield worker
-    finally:
-        _current.reset(token)
+    return CURRENT.get()

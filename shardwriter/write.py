@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, Final
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ from shardwriter.engines import Notify, Outcome, Progress
 from shardwriter.engines.process import process_engine
 from shardwriter.engines.serial import serial_engine
 from shardwriter.errors import LawViolation, OptionError
-from shardwriter.feature_types import FeatureType
+from shardwriter.feature_types import FeatureType, parse_schema_option
 from shardwriter.job import (
     Job,
     check_compression,
@@ -56,10 +57,13 @@ def write(
     limit: int | None = None,
     shuffle_seed: int | None = None,
     label: str | None = None,
-    schema: Mapping[str, FeatureType] | None = None,
+    schema: Mapping[str, FeatureType] | str | None = None,
     compression: Compression | None = None,
     deflate: Deflate = "isal-2",
-    workers: int | None = 1,
+    world: int = 1,
+    loader_workers: int = 1,
+    workers: int | EllipsisType | None = ...,
+    overwrite: bool | EllipsisType = ...,
     run: RunOptions | None = None,
     progress: Progress | None = None,
     notify: Notify | None = None,
@@ -77,11 +81,15 @@ def write(
         limit: Only the first so many items.
         shuffle_seed: Write in the order of a permutation of this seed.
         label: Feature whose values are counted in the manifest.
-        schema: Types fixed before the first item, by feature.
+        schema: Types fixed before the first item: ``"id=string,price=float"``, or a FeatureType by
+            feature.
         compression: ``none``, ``gzip`` or ``zlib``; by default gzip where ``out`` ends in ``.gz``.
         deflate: ``isal-2``, or ``zlib-6`` for smaller shards that take many times as long.
+        world: For a chosen N: how many ranks will read.
+        loader_workers: For a chosen N: how many loader workers a rank has.
         workers: Processes that load, map, encode and write; 1 for none but this one, None for as
-            many as there are cores that may be used.
+            many as there are cores that may be used. Left off: as ``run`` says, which says 1.
+        overwrite: Replace a dataset of this name once the new one is whole.
         run: How else to carry it out; changes no byte.
         progress: Told now and then how far the write has come.
         notify: Called with hints.
@@ -95,12 +103,21 @@ def write(
         RunError: The work could not be done; nothing is published.
     """
     output = parse_output(out, num_shards, compression)
+    run_options = run or RunOptions()
+    if workers is not ...:
+        run_options = replace(run_options, workers=workers)
+    if overwrite is not ...:
+        run_options = replace(run_options, overwrite=overwrite)
+    if isinstance(schema, str):
+        schema = parse_schema_option(schema)
     options = DatasetOptions(
         map,
         limit,
         shuffle_seed,
         label,
         schema or {},
+        world=world,
+        loader_workers=loader_workers,
         compression=output.compression,
         deflate=deflate,
     )
@@ -108,7 +125,7 @@ def write(
         lambda: open_source(source, format, options.schema),
         output,
         options,
-        replace(run or RunOptions(), workers=workers),
+        run_options,
         progress,
         notify,
     )
@@ -135,7 +152,7 @@ def write_dataset(
         notify(note)
     with (
         claimed(output, overwrite=run_options.overwrite) as run,
-        ENGINES[run_options.engine](run_options) as engine,
+        ENGINES[run_options.engine](run_options, output.num_shards) as engine,
     ):
         source = open_source()
         for note in source.notes:
@@ -299,10 +316,10 @@ def run_facts(job: Job) -> dict[str, Any]:
         "job": job.digest(),
         "options": job.bytes_options(),
         "plan": {
-            "label": job.encoder().encoder.labels.feature,
+            "label": job.record_encoder().labels.feature,
             "num_items": job.num_items,
             "num_shards": job.num_shards,
-            "schema": job.encoder().encoder.schema.to_json(),
+            "schema": job.record_encoder().schema.to_json(),
         },
         "source": {**job.source_json(), "fingerprint": job.source.fingerprint()},
         **machine_facts(),

@@ -24,11 +24,11 @@ from shardwriter.engines.failures import (
     pack_failure,
     unpack_failure,
 )
-from shardwriter.engines.parcel import ParcelTooLarge, pack, pack_item, unpack
+from shardwriter.engines.parcel import ItemPacker, ParcelTooLarge, pack, unpack
 from shardwriter.errors import CallableError, CorruptFile, FeatureError, RunError, WorkerDied
 from shardwriter.stages import Stopwatch
 from shardwriter.storage.descriptor import Descriptor, Scratch
-from shardwriter.worker import Worker, working
+from shardwriter.worker import Worker
 
 MESSAGES = [(1, b""), (255, b"x"), (2, bytes(range(256))), (3, b""), (4, b"end")]
 
@@ -304,7 +304,7 @@ def test_open_files_travel_as_open_files(tmp_path):
 
 @pytest.mark.parametrize("item", [b"", None, 0, {"a": [1, "__main__"]}, np.arange(3), "__main__"])
 def test_items_come_back_as_they_were(item):
-    assert repr(pickle.loads(pack_item(item))) == repr(item)
+    assert repr(pickle.loads(ItemPacker().pack(item))) == repr(item)
 
 
 # -- errors on their way ---------------------------------------------------------------------------
@@ -448,7 +448,6 @@ PINNED = 16278197082342726356
 def test_the_seed_of_an_item_is_pinned():
     worker = Worker(1, 2, 4, range(1, 4, 2), 5, lambda index: index + 1000, [7])
     assert worker.item_index == 7
-    with working(worker):
-        assert worker.item_seed == PINNED
+    assert worker.item_seed == PINNED
     assert Worker(0, 1, 9, range(9), 5, lambda index: index, [1007]).item_seed == PINNED
     assert Worker(0, 1, 9, range(9), 6, lambda index: index, [1007]).item_seed != PINNED

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
+from contextlib import redirect_stdout
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -200,7 +202,8 @@ def write(
             if show is not None:
                 show(work)
 
-        with terminable(), writing_bar() as show:
+        # What a map prints is no result: the pool's workers print to stderr too.
+        with terminable(), writing_bar() as show, redirect_stdout(sys.stderr):
             manifest = write_dataset(opened, output, options, run_options, progress, hint)
         seconds = told[-1].seconds
         elapsed_s = time.monotonic() - started

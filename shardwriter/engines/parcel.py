@@ -11,6 +11,7 @@ import io
 import os
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import cloudpickle
@@ -96,11 +97,11 @@ def _where_mapped(view: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
     begin = base.offset + _address(view) - before - _address(base)
     path = os.path.abspath(base.filename)
     try:
-        there = os.stat(path).st_size
+        there = os.stat(path)
     except OSError:
         return None  # a file that was deleted is still mapped here
-    if there < begin + num_bytes:
-        return None
+    if there.st_size < begin + num_bytes or there.st_ino != _mapped_inode(_address(view)):
+        return None  # and so is one that another has replaced
     # What the user's code changes in place stays in the process that does it.
     mode = "r" if base.mode == "r" else "c"
     return path, mode, begin, num_bytes, before, view.dtype, view.shape, view.strides
@@ -108,6 +109,19 @@ def _where_mapped(view: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
 
 def _address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
+
+
+def _mapped_inode(address: int) -> int | None:
+    """Return the file that is mapped at an address; None where the system does not tell."""
+    try:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            span, _, _, _, inode, *_ = line.split()
+            low, high = (int(end, 16) for end in span.split("-"))
+            if low <= address < high:
+                return int(inode)
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 def _map_again(
@@ -124,11 +138,53 @@ def _map_again(
     return np.ndarray(shape, dtype, mapped, first, strides)
 
 
-def pack_item(item: Any) -> bytes:
-    """Return an item's bytes; items are packed one by one, so that a bad one can be named."""
-    try:
-        data = pickle.dumps(item, _PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return bytes(cloudpickle.dumps(item, _PROTOCOL))  # a lambda, or a class in a function
-    # A class of the program itself goes by value: another process has another __main__.
-    return bytes(cloudpickle.dumps(item, _PROTOCOL)) if b"__main__" in data else data
+class ItemPacker:
+    """Packs the items that go to one worker.
+
+    A class that the program itself defines goes by value, as another process has another
+    ``__main__``; with the first item that needs it, and once.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[type, int] = {}
+
+    def pack(self, item: Any) -> bytes:
+        """Return an item's bytes; items are packed one by one, so that a bad one can be named.
+
+        Raises:
+            Exception: It can not be pickled; says what.
+        """
+        try:
+            data = pickle.dumps(item, _PROTOCOL)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            pass  # a lambda, or a class in a function
+        else:
+            if b"__main__" not in data:
+                return data
+        file = io.BytesIO()
+        _ItemPickler(file, self._sent).dump(item)
+        return file.getvalue()
+
+
+class _ItemPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    def __init__(self, file: io.BytesIO, sent: dict[type, int]) -> None:
+        super().__init__(file, protocol=_PROTOCOL)
+        self._sent = sent
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and obj.__module__ == "__main__":
+            number = self._sent.get(obj)
+            if number is not None:
+                return _class_of, (number,)
+            number = self._sent[obj] = len(self._sent)
+            return _class_of, (number, bytes(cloudpickle.dumps(obj, _PROTOCOL)))
+        return super().reducer_override(obj)
+
+
+_classes: dict[int, type] = {}  # in the process that unpacks
+
+
+def _class_of(number: int, data: bytes | None = None) -> type:
+    if data is not None:
+        _classes[number] = pickle.loads(data)
+    return _classes[number]

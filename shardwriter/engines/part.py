@@ -259,13 +259,19 @@ class PartWriter:
         self._tell(done)
 
 
-def gather(learnt: RecordEncoder, parts: Iterable[Done], num_items: int) -> Outcome:
+def gather(
+    learnt: RecordEncoder,
+    parts: Iterable[Done],
+    num_items: int,
+    seconds: Mapping[str, float] | None = None,
+) -> Outcome:
     """Put together what all processes have done.
 
     Args:
         learnt: What was known before; gets what the parts have learnt.
         parts: Of every process.
         num_items: T.
+        seconds: Time by stage that is in no part.
 
     Raises:
         SchemaConflict: Two processes have seen a feature with types that do not go together.
@@ -274,6 +280,7 @@ def gather(learnt: RecordEncoder, parts: Iterable[Done], num_items: int) -> Outc
     gaps: list[int] = []
     payload_bytes = 0
     watch = Stopwatch()
+    watch.add(seconds or {})
     for part in parts:
         learnt.merge(part.features, part.labels)
         sealed |= part.sealed

@@ -24,14 +24,14 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from shardwriter.engines import Engine, Notify, Outcome, Progress, Work
 from shardwriter.engines.cores import usable_cores
 from shardwriter.engines.failures import died, unpack_failure
-from shardwriter.engines.parcel import ParcelTooLarge, pack, pack_item
+from shardwriter.engines.parcel import ItemPacker, ParcelTooLarge, pack
 from shardwriter.engines.part import REPORT_S, Done, gather
 from shardwriter.engines.pool import Pool, WorkerHandle, start_pool
 from shardwriter.engines.serial import serial_engine
@@ -64,6 +64,7 @@ PENDING_BYTES: Final = 64 << 20  # of items that wait for all workers together
 _BATCH_AGE_S: Final = 0.05
 _JOBS_PER_WORKER: Final = 4
 _FAILURES_S: Final = 0.2  # to wait for others after a failure
+_LONG_S: Final = 5.0  # a write that takes longer is worth a word on how to make it faster
 
 
 def run_process(
@@ -93,7 +94,7 @@ def run_process(
     places = Scratch()
     places.append(b"\xff" * 8 * num_workers)
     try:
-        parcel, descriptors = _packed(Assignment(job, run, num_workers, places), notify)
+        parcel, descriptors = _parcel_of(Assignment(job, run, num_workers, places), notify)
         pool.fork(num_workers, parcel, descriptors)
         del parcel
         with mapped_places(places, num_workers) as mapped:
@@ -103,8 +104,8 @@ def run_process(
                 num_items = job.num_items or 0
             else:
                 num_items = crew.deal()
-            done = [*crew.finish(), crew.own]
-        outcome = gather(job.learnt(), done, num_items)
+            done = crew.finish()
+        outcome = gather(job.learnt(), done, num_items, crew.seconds)
     finally:
         places.close()
     if progress is not None:
@@ -112,7 +113,7 @@ def run_process(
     return outcome
 
 
-def _packed(assignment: Assignment, notify: Notify | None) -> tuple[bytes, list[int]]:
+def _parcel_of(assignment: Assignment, notify: Notify | None) -> tuple[bytes, list[int]]:
     """Pack what workers need; a source that can not be sent keeps its data here.
 
     Raises:
@@ -124,10 +125,10 @@ def _packed(assignment: Assignment, notify: Notify | None) -> tuple[bytes, list[
     except Exception as error:
         if isinstance(source, HoldingSource) and source.travels:
             source.hold()
-            packed = _packed(assignment, notify)
+            parcel = _parcel_of(assignment, notify)
             if notify is not None:
                 notify(f"items are loaded in one process: the source {_why(error)}")
-            return packed
+            return parcel
         if isinstance(error, ParcelTooLarge):
             what = f"more than {MAX_PARCEL_BYTES >> 20} MiB belong to the map"
         else:
@@ -161,16 +162,16 @@ class _Crew:
         self._item_timeout_s = item_timeout_s
         self._progress = progress
         self._seen: dict[int, tuple[int, float]] = {}  # worker -> its item, and since when
-        self._told: dict[int, tuple[int, int, int, dict[str, float]]] = {}
-        self._types = job.encoder().encoder.schema
+        self._told: dict[int, Work] = {}
+        self._types = job.record_encoder().schema
         self._shards: dict[int, range] = {}
         self._results: dict[int, Done] = {}
         self._failures: list[BaseException] = []
+        self._batches: list[bytearray] = []
         self._idle: deque[WorkerHandle] = deque()
         self._watch = Stopwatch("read")
         self._next_report = time.monotonic() + REPORT_S
-        learnt = job.encoder().encoder
-        self.own = Done({}, learnt.labels, seconds=self._watch.seconds)
+        self.seconds = self._watch.seconds
 
     # -- the two ways ------------------------------------------------------------------------------
 
@@ -191,33 +192,28 @@ class _Crew:
         most_bytes = max(BATCH_BYTES, PENDING_BYTES // num_workers)
         for worker in workers:
             self._order(worker, TAKE, range(worker.number, num_shards, num_workers))
-        batches = [bytearray() for _ in workers]
-
-        def flush(worker: WorkerHandle) -> None:
-            if batches[worker.number]:
-                worker.mailbox.put(ITEMS, batches[worker.number])
-                batches[worker.number] = bytearray()
-
+        self._batches = [bytearray() for _ in workers]
+        packers = [ItemPacker() for _ in workers]
         watch = self._watch
         next_flush = time.monotonic() + _BATCH_AGE_S
         index = -1
-        for index, item in self._job.items():
+        for index, item in self._listed_items():
             timed = watch.start()
-            data = self._packed_item(index, item)
             worker = workers[index % num_shards % num_workers]
+            data = self._packed_item(packers[worker.number], index, item)
+            batch = self._batches[worker.number]
             if len(data) < BATCH_BYTES:
-                batch = batches[worker.number]
                 batch += INDEX.pack(index)
                 batch += data
-            if len(batches[worker.number]) + len(data) >= BATCH_BYTES:
-                flush(worker)
+            if len(batch) + len(data) >= BATCH_BYTES:
+                self._flush(worker)
                 if len(data) >= BATCH_BYTES:  # not copied once more
                     worker.mailbox.put(ITEMS, INDEX.pack(index), data)
                 self._wait(0)
             if (now := time.monotonic()) >= next_flush:
                 # A source that is slow does not keep workers waiting.
                 for each in workers:
-                    flush(each)
+                    self._flush(each)
                 self._wait(0)
                 next_flush = now + _BATCH_AGE_S
             if timed:
@@ -228,13 +224,28 @@ class _Crew:
                     self._wait()
         num_items = index + 1
         for worker in workers:
-            flush(worker)
+            self._flush(worker)
             worker.mailbox.put(END, json.dumps(num_items).encode())
         return num_items
 
-    def _packed_item(self, index: int, item: Any) -> bytes:
+    def _listed_items(self) -> Iterator[tuple[int, Any]]:
+        """Yield the items; an error of the source waits for those of earlier items."""
         try:
-            return pack_item(item)
+            yield from self._job.items()
+        except ShardwriterError as error:
+            for worker in self._pool.workers:
+                self._flush(worker)
+            self._failures.append(error)
+            self._fail()
+
+    def _flush(self, worker: WorkerHandle) -> None:
+        if self._batches[worker.number]:
+            worker.mailbox.put(ITEMS, self._batches[worker.number])
+            self._batches[worker.number] = bytearray()
+
+    def _packed_item(self, packer: ItemPacker, index: int, item: Any) -> bytes:
+        try:
+            return packer.pack(item)
         except (Exception, SystemExit) as error:
             raise SourceError(
                 f"the item, a {type(item).__name__}, can not be sent to another process: {error}",
@@ -263,11 +274,7 @@ class _Crew:
         """Take in what happens."""
         self._take_messages(timeout_s)
         if self._failures:
-            # Others may be about to fail at earlier items: those are what a person looks at first.
-            stop = time.monotonic() + _FAILURES_S
-            while (left := stop - time.monotonic()) > 0 and self._may_fail_earlier():
-                self._take_messages(left)
-            raise min(self._failures, key=_index_of)
+            self._fail()
         for worker in self._pool.workers:
             if worker.has_ended and worker.number not in self._results:
                 shards = _listed(self._shards.get(worker.number, range(0)))
@@ -277,6 +284,15 @@ class _Crew:
         if self._progress is not None and (now := time.monotonic()) >= self._next_report:
             self._report(self._progress)
             self._next_report = now + REPORT_S
+
+    def _fail(self) -> NoReturn:
+        """Raise a failure; of several that are known the one of the earliest item."""
+        # Others may be about to fail at earlier items: those are what a person looks at first.
+        stop = time.monotonic() + _FAILURES_S
+        while (left := stop - time.monotonic()) > 0 and self._may_fail_earlier():
+            self._take_messages(left)
+        failures, self._failures = self._failures, []
+        raise min(failures, key=_index_of)
 
     def _may_fail_earlier(self) -> bool:
         first = min(map(_index_of, self._failures))
@@ -340,11 +356,11 @@ class _Crew:
         watch = Stopwatch()
         watch.add(self._watch.seconds)
         num_done = payload_bytes = num_gaps = 0
-        for items, num_bytes, gaps, seconds in self._told.values():
-            num_done += items
-            payload_bytes += num_bytes
-            num_gaps += gaps
-            watch.add(seconds)
+        for work in self._told.values():
+            num_done += work.num_done
+            payload_bytes += work.payload_bytes
+            num_gaps += work.num_gaps
+            watch.add(work.seconds)
         progress(Work(num_done, self._job.num_items, payload_bytes, num_gaps, watch.seconds))
 
 
@@ -363,12 +379,19 @@ def _listed(shards: range) -> str:
 
 
 @contextmanager
-def process_engine(options: RunOptions) -> Iterator[Engine]:
-    """Start what the process engine needs, early: it gets ready while the source is opened."""
+def process_engine(options: RunOptions, num_shards: int | None = None) -> Iterator[Engine]:
+    """Start what the process engine needs, early: it gets ready while the source is opened.
+
+    Args:
+        options: How many workers to have.
+        num_shards: N, where it is known already; more workers would have no work.
+    """
     most = usable_cores() if options.workers is None else options.workers
-    if most == 1 or options.backend != "native":
+    with_timeout = options.item_timeout_s is not None
+    alone = min(most, num_shards or most) == 1 and not with_timeout
+    if alone or options.backend != "native":
         with serial_engine(options) as serial:
-            yield serial
+            yield _told_of_idle(serial, options, most)
         return
     with start_pool() as pool:
 
@@ -378,9 +401,7 @@ def process_engine(options: RunOptions) -> Iterator[Engine]:
             num_workers = min(most, job.num_shards)
             if job.num_items is not None:
                 num_workers = max(1, min(num_workers, job.num_items))
-            if job.num_shards < most:
-                notify(_idle(job.num_shards, most))
-            if num_workers == 1:
+            if num_workers == 1 and not with_timeout:
                 with serial_engine(options) as serial:
                     return serial(job, run, progress, notify)
             return run_process(
@@ -393,11 +414,24 @@ def process_engine(options: RunOptions) -> Iterator[Engine]:
                 notify=notify,
             )
 
-        yield engine
+        yield _told_of_idle(engine, options, most)
 
 
-def _idle(num_shards: int, num_workers: int) -> str:
-    return (
-        f"a shard is written by one process, so {num_shards} of {num_workers} workers have work: "
-        f"{num_workers} shards or more would use all"
-    )
+def _told_of_idle(engine: Engine, options: RunOptions, most: int) -> Engine:
+    """Have people told of workers without work: at once if they asked for them, else if it cost."""
+
+    def telling(job: Job, run: RunDirectory, progress: Progress | None, notify: Notify) -> Outcome:
+        idle = (
+            f"a shard is written by one process, so {job.num_shards} of {most} workers have work: "
+            f"{most} shards or more would use all"
+        )
+        is_idle = job.num_shards < most and options.backend == "native"
+        if is_idle and options.workers is not None:
+            notify(idle)
+        started = time.monotonic()
+        outcome = engine(job, run, progress, notify)
+        if is_idle and options.workers is None and time.monotonic() - started > _LONG_S:
+            notify(idle)
+        return outcome
+
+    return telling

@@ -18,7 +18,7 @@ from shardwriter.job import Job
 from shardwriter.options import Backend, RunOptions
 from shardwriter.rundir import RunDirectory
 from shardwriter.stages import Stopwatch
-from shardwriter.worker import new_place, working
+from shardwriter.worker import new_slot
 
 
 def run_serial(
@@ -37,9 +37,8 @@ def run_serial(
         progress: Told of the work done.
     """
     shards = range(job.num_shards)
-    place = new_place()
     watch = Stopwatch()
-    items = job.encoder(place, watch)
+    items = job.encoder(job.worker(0, 1, shards, new_slot()), watch)
 
     def tell(done: Done) -> None:
         if progress is not None:
@@ -56,7 +55,6 @@ def run_serial(
     with ExitStack() as stack:
         journal = run.journal(attempt=0, worker=0)
         stack.callback(journal.close)
-        stack.enter_context(working(job.worker(0, 1, shards, place)))
         part = PartWriter(job, run, journal, items, watch, tell)
         part.write(shards, job.items(), lambda: part.done.num_items, backend)
     outcome = gather(job.learnt(), [part.done], part.done.num_items)
@@ -66,7 +64,7 @@ def run_serial(
 
 
 @contextmanager
-def serial_engine(options: RunOptions) -> Iterator[Engine]:
+def serial_engine(options: RunOptions, num_shards: int | None = None) -> Iterator[Engine]:
     """Yield the engine; it needs nothing but this process."""
 
     def engine(job: Job, run: RunDirectory, progress: Progress | None, _: Notify) -> Outcome:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
+from shardwriter.engines import Work
 from shardwriter.engines.channel import Channel
 from shardwriter.engines.failures import pack_failure
 from shardwriter.engines.parcel import unpack
@@ -34,7 +35,7 @@ from shardwriter.schema import FeatureSummary
 from shardwriter.sources import Item
 from shardwriter.stages import Stopwatch
 from shardwriter.storage.descriptor import Scratch
-from shardwriter.worker import Place, working
+from shardwriter.worker import ItemSlot, Worker
 
 WRITE: Final = 1
 TAKE: Final = 2
@@ -94,9 +95,9 @@ def work(number: int, end: socket.socket, parcel: bytes, descriptors: Sequence[i
             assignment = _unpacked(parcel, descriptors)
             with (
                 mapped_places(assignment.places, assignment.num_workers) as places,
-                places[number : number + 1] as place,
+                places[number : number + 1] as slot,
             ):
-                _Worker(number, channel, assignment, place).run()
+                _Worker(number, channel, assignment, slot).run()
         except _ProgramGone:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the program
@@ -117,40 +118,43 @@ def _unpacked(parcel: bytes, descriptors: Sequence[int]) -> Assignment:
 
 
 class _Worker:
-    def __init__(self, number: int, channel: Channel, assignment: Assignment, place: Place) -> None:
+    def __init__(
+        self, number: int, channel: Channel, assignment: Assignment, slot: ItemSlot
+    ) -> None:
         self._number = number
         self._channel = channel
         self._job = assignment.job
         self._run = assignment.run
         self._num_workers = assignment.num_workers
-        self._place = place
+        self._slot = slot
         self._watch = Stopwatch()
         self._num_items = 0
 
     def run(self) -> None:
         """Take orders until the last one."""
-        with_journal = self._run.journal(attempt=0, worker=self._number)
-        items = self._job.encoder(self._place, self._watch)
+        journal = self._run.journal(attempt=0, worker=self._number)
+        items = self._job.encoder(self._told_of(range(0)), self._watch)
         part = PartWriter(
-            self._job, self._run, with_journal, items, self._watch, self._tell, self._tell_types
+            self._job, self._run, journal, items, self._watch, self._tell, self._tell_types
         )
         while True:
             kind, data = self._receive()
             if kind == FINISH:
                 break
             shards = range(*json.loads(data))
-            worker = self._job.worker(self._number, self._num_workers, shards, self._place)
-            with working(worker):
-                if kind == WRITE:
-                    self._num_items = self._job.num_items or 0
-                    listed = self._job.items_of(shards)
-                else:
-                    listed = self._sent_items()
-                part.write(shards, listed, lambda: self._num_items)
-            self._place[0] = -1
+            items.worker = self._told_of(shards)
+            if kind == WRITE:
+                self._num_items = self._job.num_items or 0
+                listed = self._job.items_of(shards)
+            else:
+                listed = self._sent_items()
+            part.write(shards, listed, lambda: self._num_items)
             self._channel.send(WRITTEN)
-        with_journal.close()
+        journal.close()
         self._channel.send(RESULT, pickle.dumps(part.done))
+
+    def _told_of(self, shards: range) -> Worker:
+        return self._job.worker(self._number, self._num_workers, shards, self._slot)
 
     def _receive(self) -> tuple[int, bytes]:
         with self._watch.aside("wait"):
@@ -161,7 +165,7 @@ class _Worker:
 
     def _sent_items(self) -> Iterator[tuple[int, Item]]:
         while True:
-            self._place[0] = -1
+            self._slot[0] = -1
             kind, data = self._receive()
             if kind == END:
                 self._num_items = json.loads(data)
@@ -169,11 +173,11 @@ class _Worker:
             file = BytesIO(data)
             while head := file.read(INDEX.size):
                 (index,) = INDEX.unpack(head)
-                self._place[0] = index
+                self._slot[0] = index
                 yield index, _load(file, index)
 
     def _tell(self, done: Done) -> None:
-        told = done.num_items, done.payload_bytes, len(done.gaps), done.seconds
+        told = Work(done.num_items, None, done.payload_bytes, len(done.gaps), done.seconds)
         # A program that is in the user's own iterator may not read for an hour.
         self._channel.offer(TELL, pickle.dumps(told))
 

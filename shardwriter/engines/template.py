@@ -17,9 +17,11 @@ answers STARTED (JSON: the process ids) and ENDED (JSON: worker, wait status) fo
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
+import io
 import json
 import os
 import selectors
@@ -163,12 +165,25 @@ def _become_worker(
             os.close(later)
         tasks.work(worker, socket.socket(fileno=ends[worker]), parcel, descriptors)
         code = 0
+        # The user's own exit functions, as at the end of any program.
+        atexit._run_exitfuncs()
     finally:
-        # The clean-up of an interpreter is for the process that was started, and not for a fork.
+        # The rest of an interpreter's clean-up is for the process that was started, and not for a
+        # fork of it. What a map has written to files of its own must not be lost, though.
         with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
+            _flush_files()
         os._exit(code)
+
+
+def _flush_files() -> None:
+    """Flush every file that is open; first of all what goes to the terminal."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    gc.collect()  # what nobody refers to is closed
+    for found in gc.get_objects():
+        if issubclass(type(found), io.IOBase) and not found.closed:
+            with contextlib.suppress(Exception):
+                found.flush()
 
 
 def _look_after(

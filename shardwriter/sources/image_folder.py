@@ -83,6 +83,7 @@ class ImageFolder:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._folder = os.path.abspath(root)  # a map may change the current folder
         skipped: Counter[str] = Counter()
         folders, loose = _list_root(root, skipped)
         self._items = _ImageItems()
@@ -152,7 +153,7 @@ class ImageFolder:
         """
         path = os.path.join(self._root, item.key)
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open(os.path.join(self._folder, item.key), "rb", buffering=0) as file:
                 found = os.fstat(file.fileno())
                 data = file.readall()
         except OSError as error:

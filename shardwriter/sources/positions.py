@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compression import open_stream
+from shardwriter.compression import InflateStream, open_stream, sniff
 from shardwriter.errors import CorruptFile, SourceError
 from shardwriter.storage.descriptor import Scratch
 
@@ -84,6 +84,7 @@ class InputFile:
 
     def __init__(self, path: str, spool: Spool | None) -> None:
         self.path = path
+        self._absolute = os.path.abspath(path)  # a map may change the current folder
         self.mtime_ns = 0
         self._file: IO[bytes] | None = None
         self._spool: Spool | None = None  # where there is a copy that is read instead
@@ -92,7 +93,10 @@ class InputFile:
         try:
             if spool is not None and (path == "-" or not os.path.isfile(path)):
                 with open(0 if path == "-" else path, "rb", closefd=path != "-") as pipe:
-                    self._begin, self._spool = spool.copy(pipe.read), spool
+                    read: Callable[[int], bytes] = pipe.read
+                    if sniff(pipe.peek(12)[:12]) == "gzip":
+                        read = InflateStream(pipe, "gzip", path).read
+                    self._begin, self._spool = spool.copy(read), spool
                 return
             self.mtime_ns = os.stat(path).st_mtime_ns
             if spool is not None:
@@ -113,7 +117,7 @@ class InputFile:
     def open(self) -> None:
         """Open the file; it has to be as it was the first time."""
         try:
-            self._file = open(self.path, "rb")  # noqa: SIM115 - until close()
+            self._file = open(self._absolute, "rb")  # noqa: SIM115 - until close()
             state = self._stat()
         except OSError as error:
             raise _unreadable(self.path, error) from error

@@ -11,7 +11,8 @@ anything at all, when a map turns it into one of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -54,6 +55,8 @@ class PythonSource:
                 hint="give an iterable, or an object with __len__ and __getitem__",
                 item=name,
             )
+        if isinstance(data, Generator) and inspect.getgeneratorstate(data) == "GEN_CLOSED":
+            raise _spent(name)
         if isinstance(data, (set, frozenset)):
             raise SourceError(
                 f"a {type(data).__name__} has no order", hint="give sorted(...) of it", item=name
@@ -108,11 +111,7 @@ class PythonSource:
         if self._spent:
             data = self._data if self._make is None else self._call()
             if data is self._data and _is_iterator(data):
-                raise SourceError(
-                    "this iterator was read before, and can not be read again",
-                    hint="give a function that makes a new one each time",
-                    item=self._name,
-                )
+                raise _spent(self._name)
             self._data = data
         self._spent = True
         return _located(self._data)
@@ -146,6 +145,14 @@ class PythonSource:
         A list or an iterator that was handed over is known by nothing but its length.
         """
         return {**self.digest(), "identified": self._code is not None}
+
+
+def _spent(name: str | None) -> SourceError:
+    return SourceError(
+        "this iterator was read before, and can not be read again",
+        hint="give a function that makes a new one each time",
+        item=name,
+    )
 
 
 def _located(iterable: Iterable[Any]) -> Iterator[Any]:

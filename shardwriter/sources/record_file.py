@@ -117,7 +117,7 @@ class RecordFile(InputFile):
     def damage(self, begin: int, place: int) -> SourceError:
         """Return what is wrong with the frame that begins at an offset."""
         try:
-            with open(self.path, "rb", buffering=0) as file:
+            with open(self._absolute, "rb", buffering=0) as file:
                 file.seek(begin)
                 next(read_frames(file), None)
         except CorruptFile as error:

@@ -97,7 +97,8 @@ class TFRecordFiles:
     def __init__(self, data: str) -> None:
         sets = _sets_of(data)
         self._paths = [path for shard_set in sets for _, path in shard_set.shards]
-        top = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in self._paths])
+        self._absolute = [os.path.abspath(path) for path in self._paths]  # a map may chdir
+        top = os.path.commonpath([os.path.dirname(path) for path in self._absolute])
         self._names = [os.path.relpath(path, top) for path in self._paths]
         manifest = sets[0].manifest if len(sets) == 1 and sets[0].is_complete else None
         self._manifest: Manifest | None = manifest
@@ -179,7 +180,7 @@ class TFRecordFiles:
     def _read(self, number: int, num_open: int = 1) -> Generator[StreamedRecord, None, None]:
         path = self._paths[number]
         try:
-            with open_stream(path) as stream:
+            with open_stream(self._absolute[number]) as stream:
                 throttled = _Throttled(stream, max(1 << 16, _STREAM_BYTES // num_open))
                 for place, payload in enumerate(read_frames(throttled)):
                     yield StreamedRecord(number, place, payload)
@@ -258,7 +259,7 @@ class TFRecordFiles:
         files = [[file.file_bytes, f"{file.crc32c:08x}"] for file in self._files]
         if not self.random_access:
             files = [
-                [size, _tail(path)] for size, path in zip(self._sizes, self._paths, strict=True)
+                [size, _tail(path)] for size, path in zip(self._sizes, self._absolute, strict=True)
             ]
         if self._manifest is None:
             return {"files": files}
@@ -271,7 +272,7 @@ class TFRecordFiles:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the same with the times of the files."""
-        return {**self.digest(), "times": [os.stat(path).st_mtime_ns for path in self._paths]}
+        return {**self.digest(), "times": [os.stat(path).st_mtime_ns for path in self._absolute]}
 
 
 def _sets_of(data: str) -> list[ShardSet]:

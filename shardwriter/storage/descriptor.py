@@ -6,6 +6,8 @@ import os
 import tempfile
 from typing import NoReturn
 
+from shardwriter.errors import StorageError
+
 
 class Descriptor:
     """A file descriptor that this object owns.
@@ -50,7 +52,14 @@ class Scratch:
         """Append all of ``data``."""
         rest = memoryview(data)
         while rest:
-            written = os.pwrite(self.fileno(), rest, self.num_bytes)
+            try:
+                written = os.pwrite(self.fileno(), rest, self.num_bytes)
+            except OSError as error:
+                raise StorageError(
+                    f"a temporary file can not grow: {error.strerror}",
+                    path=tempfile.gettempdir(),
+                    hint="set TMPDIR to a folder with more space",
+                ) from error
             self.num_bytes += written
             rest = rest[written:]
 
