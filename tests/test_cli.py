@@ -212,10 +212,10 @@ def test_a_stopped_write_says_so_and_leaves_nothing(tmp_path: Path, stop: signal
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.readline()
+        process.stderr.readline()  # the first item
         process.send_signal(stop)
-        process.stdout.read()
         told = process.stderr.read()
+        assert process.stdout.read() == ""
     assert process.returncode == 128 + stop
     assert "nothing was published, and nothing is left behind" in told
     assert list((tmp_path / "out").iterdir()) == []
