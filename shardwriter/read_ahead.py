@@ -11,11 +11,13 @@ from __future__ import annotations
 import resource
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardwriter.sources import FileSource, Item
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Load = Callable[[Item], Any]
 
@@ -63,6 +65,8 @@ def read_ahead(
 def _in_threads(
     source: FileSource, load: Load, items: Iterator[tuple[int, Item]]
 ) -> Iterator[tuple[int, Item, Load]]:
+    from concurrent.futures import ThreadPoolExecutor  # 5 ms that most runs need not spend
+
     begun: deque[tuple[int, Item, int, Future[Any]]] = deque()
     begun_bytes = 0
     with ThreadPoolExecutor(NUM_THREADS, "shardwriter-read") as threads:

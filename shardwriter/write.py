@@ -15,13 +15,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import EllipsisType
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 from shardwriter.compression import Compression
 from shardwriter.engines import Notify, Outcome, Progress
-from shardwriter.engines.process import process_engine
-from shardwriter.engines.serial import serial_engine
+from shardwriter.engines.choose import open_engine
 from shardwriter.errors import LawViolation, OptionError
 from shardwriter.feature_types import FeatureType, parse_schema_option
 from shardwriter.job import (
@@ -42,9 +41,6 @@ from shardwriter.sources import RecordSource, Source
 from shardwriter.sources.find import open_source
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.tensorflow import require_tensorflow
-
-ENGINES: Final = {"process": process_engine, "serial": serial_engine}
-"""Who does the work, by name."""
 
 
 def write(
@@ -152,7 +148,7 @@ def write_dataset(
         notify(note)
     with (
         claimed(output, overwrite=run_options.overwrite) as run,
-        ENGINES[run_options.engine](run_options, output.num_shards) as engine,
+        open_engine(run_options, output.num_shards) as engine,
     ):
         source = open_source()
         for note in source.notes:

@@ -24,7 +24,8 @@ from shardwriter.engines.failures import (
     pack_failure,
     unpack_failure,
 )
-from shardwriter.engines.parcel import ItemPacker, ParcelTooLarge, pack, unpack
+from shardwriter.engines.parcel import ItemPacker, ParcelTooLarge, pack
+from shardwriter.engines.unparcel import unpack
 from shardwriter.errors import CallableError, CorruptFile, FeatureError, RunError, WorkerDied
 from shardwriter.stages import Stopwatch
 from shardwriter.storage.descriptor import Descriptor, Scratch

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Final
 
 from shardwriter import errors
-from shardwriter.engines.parcel import pack
 from shardwriter.errors import RunError, ShardwriterError, WorkerDied
 
 _MAX_BYTES: Final = 16 << 20
@@ -78,6 +77,8 @@ def _dumps(error: BaseException | None) -> bytes | None:
     """Return the bytes of an error that another process can make use of; None where it can not."""
     if error is None:
         return None
+    from shardwriter.engines.parcel import pack  # cloudpickle with it: only where things fail
+
     try:
         # One may hold the user's whole dataset.
         data, descriptors = pack(error, _MAX_BYTES)

@@ -10,17 +10,16 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import cloudpickle
 import numpy as np
 
+from shardwriter.engines.unparcel import class_of, map_again, take_descriptor
 from shardwriter.storage.descriptor import Descriptor
 
 _PROTOCOL: Final = 5
-_received: list[int] = []  # descriptors, in the process that unpacks
 
 
 class ParcelTooLarge(Exception):
@@ -51,11 +50,11 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is Descriptor:
             self.descriptors.append(obj.fileno())
-            return _descriptor, (len(self.descriptors) - 1,)
+            return take_descriptor, (len(self.descriptors) - 1,)
         if type(obj) in (np.memmap, np.ndarray):
             mapped = _where_mapped(obj)
             if mapped is not None:
-                return _map_again, mapped
+                return map_again, mapped
         return super().reducer_override(obj)
 
 
@@ -70,16 +69,6 @@ def pack(obj: Any, max_bytes: int) -> tuple[bytes, list[int]]:
     packer = _Packer(sink)
     packer.dump(obj)
     return b"".join(sink.parts), packer.descriptors
-
-
-def unpack(data: bytes, descriptors: Sequence[int]) -> Any:
-    """Return the object; its open files are those of ``descriptors``."""
-    _received[:] = descriptors
-    return pickle.loads(data)
-
-
-def _descriptor(number: int) -> Descriptor:
-    return Descriptor(_received[number])
 
 
 def _where_mapped(view: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
@@ -124,20 +113,6 @@ def _mapped_inode(address: int) -> int | None:
     return None
 
 
-def _map_again(
-    path: str,
-    mode: Literal["r", "c"],
-    begin: int,
-    num_bytes: int,
-    first: int,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-) -> Any:
-    mapped = np.memmap(path, np.uint8, mode, begin, (num_bytes,))
-    return np.ndarray(shape, dtype, mapped, first, strides)
-
-
 class ItemPacker:
     """Packs the items that go to one worker.
 
@@ -175,16 +150,7 @@ class _ItemPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
         if isinstance(obj, type) and obj.__module__ == "__main__":
             number = self._sent.get(obj)
             if number is not None:
-                return _class_of, (number,)
+                return class_of, (number,)
             number = self._sent[obj] = len(self._sent)
-            return _class_of, (number, bytes(cloudpickle.dumps(obj, _PROTOCOL)))
+            return class_of, (number, bytes(cloudpickle.dumps(obj, _PROTOCOL)))
         return super().reducer_override(obj)
-
-
-_classes: dict[int, type] = {}  # in the process that unpacks
-
-
-def _class_of(number: int, data: bytes | None = None) -> type:
-    if data is not None:
-        _classes[number] = pickle.loads(data)
-    return _classes[number]

@@ -23,18 +23,15 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from shardwriter.engines import Engine, Notify, Outcome, Progress, Work
-from shardwriter.engines.cores import usable_cores
+from shardwriter.engines import Notify, Outcome, Progress, Work
 from shardwriter.engines.failures import died, unpack_failure
 from shardwriter.engines.parcel import ItemPacker, ParcelTooLarge, pack
 from shardwriter.engines.part import REPORT_S, Done, gather
-from shardwriter.engines.pool import Pool, WorkerHandle, start_pool
-from shardwriter.engines.serial import serial_engine
+from shardwriter.engines.pool import Pool, WorkerHandle
 from shardwriter.engines.tasks import (
     END,
     FAILED,
@@ -52,7 +49,6 @@ from shardwriter.engines.tasks import (
 )
 from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
 from shardwriter.job import Job
-from shardwriter.options import RunOptions
 from shardwriter.rundir import RunDirectory
 from shardwriter.sources import HoldingSource
 from shardwriter.stages import Stopwatch
@@ -64,7 +60,6 @@ PENDING_BYTES: Final = 64 << 20  # of items that wait for all workers together
 _BATCH_AGE_S: Final = 0.05
 _JOBS_PER_WORKER: Final = 4
 _FAILURES_S: Final = 0.2  # to wait for others after a failure
-_LONG_S: Final = 5.0  # a write that takes longer is worth a word on how to make it faster
 
 
 def run_process(
@@ -376,62 +371,3 @@ def _listed(shards: range) -> str:
         return "nothing yet"
     names = ", ".join(map(str, shards[:4])) + (", ..." if len(shards) > 4 else "")
     return f"shard{'s' if len(shards) > 1 else ''} {names}"
-
-
-@contextmanager
-def process_engine(options: RunOptions, num_shards: int | None = None) -> Iterator[Engine]:
-    """Start what the process engine needs, early: it gets ready while the source is opened.
-
-    Args:
-        options: How many workers to have.
-        num_shards: N, where it is known already; more workers would have no work.
-    """
-    most = usable_cores() if options.workers is None else options.workers
-    with_timeout = options.item_timeout_s is not None
-    alone = min(most, num_shards or most) == 1 and not with_timeout
-    if alone or options.backend != "native":
-        with serial_engine(options) as serial:
-            yield _told_of_idle(serial, options, most)
-        return
-    with start_pool() as pool:
-
-        def engine(
-            job: Job, run: RunDirectory, progress: Progress | None, notify: Notify
-        ) -> Outcome:
-            num_workers = min(most, job.num_shards)
-            if job.num_items is not None:
-                num_workers = max(1, min(num_workers, job.num_items))
-            if num_workers == 1 and not with_timeout:
-                with serial_engine(options) as serial:
-                    return serial(job, run, progress, notify)
-            return run_process(
-                pool,
-                num_workers,
-                job,
-                run,
-                item_timeout_s=options.item_timeout_s,
-                progress=progress,
-                notify=notify,
-            )
-
-        yield _told_of_idle(engine, options, most)
-
-
-def _told_of_idle(engine: Engine, options: RunOptions, most: int) -> Engine:
-    """Have people told of workers without work: at once if they asked for them, else if it cost."""
-
-    def telling(job: Job, run: RunDirectory, progress: Progress | None, notify: Notify) -> Outcome:
-        idle = (
-            f"a shard is written by one process, so {job.num_shards} of {most} workers have work: "
-            f"{most} shards or more would use all"
-        )
-        is_idle = job.num_shards < most and options.backend == "native"
-        if is_idle and options.workers is not None:
-            notify(idle)
-        started = time.monotonic()
-        outcome = engine(job, run, progress, notify)
-        if is_idle and options.workers is None and time.monotonic() - started > _LONG_S:
-            notify(idle)
-        return outcome
-
-    return telling

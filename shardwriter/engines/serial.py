@@ -7,15 +7,12 @@ It opens N record writers in a ``contextlib2.ExitStack`` and deals the records r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from contextlib2 import ExitStack
 
-from shardwriter.engines import Engine, Notify, Outcome, Progress, Work
+from shardwriter.engines import Outcome, Progress, Work
 from shardwriter.engines.part import Done, PartWriter, gather
 from shardwriter.job import Job
-from shardwriter.options import Backend, RunOptions
+from shardwriter.options import Backend
 from shardwriter.rundir import RunDirectory
 from shardwriter.stages import Stopwatch
 from shardwriter.worker import new_slot
@@ -61,13 +58,3 @@ def run_serial(
     if progress is not None:
         progress(outcome.work)
     return outcome
-
-
-@contextmanager
-def serial_engine(options: RunOptions, num_shards: int | None = None) -> Iterator[Engine]:
-    """Yield the engine; it needs nothing but this process."""
-
-    def engine(job: Job, run: RunDirectory, progress: Progress | None, _: Notify) -> Outcome:
-        return run_serial(job, run, backend=options.backend, progress=progress)
-
-    yield engine

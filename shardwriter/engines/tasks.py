@@ -26,8 +26,8 @@ from typing import Any, Final
 from shardwriter.engines import Work
 from shardwriter.engines.channel import Channel
 from shardwriter.engines.failures import pack_failure
-from shardwriter.engines.parcel import unpack
 from shardwriter.engines.part import Done, PartWriter
+from shardwriter.engines.unparcel import unpack
 from shardwriter.errors import CallableError, RunError, ShardwriterError
 from shardwriter.job import Job
 from shardwriter.rundir import RunDirectory
@@ -88,6 +88,7 @@ def work(number: int, end: socket.socket, parcel: bytes, descriptors: Sequence[i
     """Do what the program asks for, until it says that all is done."""
     # Rows and records come and go by the million, without cycles: collect less often.
     gc.set_threshold(100_000, 20, 20)
+    gc.enable()
     channel = Channel(end)
     # A program that is gone needs no answer; whoever looks after the workers ends this one.
     with suppress(_ProgramGone, OSError):

@@ -45,13 +45,12 @@ _PR_SET_PDEATHSIG: Final = 1
 def main(control_descriptor: int) -> None:
     """Fork the workers that the program asks for, and stay until all have ended."""
     program = os.getppid()
+    gc.disable()  # what is imported here stays; a worker turns it on again
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the program's own was inherited
     _open_standard_streams()
     control_socket = socket.socket(fileno=control_descriptor)
     control = Channel(control_socket)
     # Imported here, once: what is heavy must not be paid for by every worker.
-    import cloudpickle  # noqa: F401
-
     from shardwriter.engines import tasks
 
     message = control.receive()
@@ -66,6 +65,8 @@ def main(control_descriptor: int) -> None:
     parcel = control.receive()
     if parcel is None:
         return
+    if b"cloudpickle" in parcel[1]:
+        import cloudpickle  # noqa: F401
     _be_like_the_program(setup)
     ends, descriptors = sent[:num_workers], sent[num_workers:]
     woken, waker = socket.socketpair()
@@ -73,7 +74,6 @@ def main(control_descriptor: int) -> None:
         end.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-    gc.collect()
     gc.freeze()  # or the collector of each worker would copy these pages
     end_with_parent = _find_end_with_parent()
     running: dict[int, int] = {}  # process id -> worker
