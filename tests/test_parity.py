@@ -167,6 +167,16 @@ def test_the_pool_writes_what_the_serial_engine_writes(inputs, tmp_path, monkeyp
     assert number > 25
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_two_writes_of_pairs_stay_in_step(tmp_path, workers):
+    images = sw.write([{"i": i} for i in range(NUM_ITEMS)], tmp_path / "image@6", workers=workers)
+    masks = sw.write([{"m": i} for i in range(NUM_ITEMS)], tmp_path / "mask@6", workers=workers)
+    for a, b in zip(images.pattern.shard_files, masks.pattern.shard_files, strict=True):
+        pairs = zip(sw.read_records(tmp_path / a), sw.read_records(tmp_path / b), strict=True)
+        for image, mask in pairs:
+            assert sw.decode_example(image)["i"] == sw.decode_example(mask)["m"]
+
+
 class Large:
     """Records that fill several members of a compressed shard."""
 
