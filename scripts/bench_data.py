@@ -5,8 +5,9 @@ A command has no arguments for its dataset: ``BENCH_SOURCE`` names the folder th
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,22 @@ def resized_pair(folder: Path, name: str) -> dict[str, bytes]:
         "image": cv2.resize(image, size, interpolation=cv2.INTER_LINEAR).tobytes(),
         "mask": cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST_EXACT).tobytes(),
     }
+
+
+def table_rows(path: Path, mine: Callable[[int], bool]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the number and the cells of rows; lines that are not mine are read and not parsed."""
+    with path.open(newline="") as file:
+        names = next(csv.reader(file))
+        numbers: list[int] = []  # of the line that was handed on last
+
+        def lines() -> Iterator[str]:
+            for number, line in enumerate(file):
+                if mine(number):
+                    numbers[:] = [number]
+                    yield line
+
+        for row in csv.DictReader(lines(), names):
+            yield numbers[0], row
 
 
 def tiny() -> Small:

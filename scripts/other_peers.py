@@ -12,7 +12,6 @@ LitData starts ``--parts`` processes itself.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_data import digest, resized_pair
+from bench_data import digest, resized_pair, table_rows
 
 
 def images(folder: Path) -> tuple[int, Callable[[int], dict[str, Any]]]:
@@ -72,21 +71,11 @@ def items(workload: str, source: Path, mine: Callable[[int], bool]) -> Iterator[
 
 
 def table(path: Path, mine: Callable[[int], bool]) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of the table; lines of other processes are read and not parsed."""
-    with path.open(newline="") as file:
-        names = next(csv.reader(file))
-        numbers: list[int] = []  # of the line that was handed on last
-
-        def lines() -> Iterator[str]:
-            for number, line in enumerate(file):
-                if mine(number):
-                    numbers[:] = [number]
-                    yield line
-
-        for row in csv.DictReader(lines(), names):
-            integers = {"id": int(row["id"]), "count": int(row["count"])}
-            reals = {"price": float(row["price"]), "score": float(row["score"])}
-            yield numbers[0], {**integers, **reals, "city": row["city"], "code": row["code"]}
+    """Yield the rows of the table."""
+    for number, row in table_rows(path, mine):
+        integers = {"id": int(row["id"]), "count": int(row["count"])}
+        reals = {"price": float(row["price"]), "score": float(row["score"])}
+        yield number, {**integers, **reals, "city": row["city"], "code": row["code"]}
 
 
 def write_tfrecord(options: argparse.Namespace) -> None:

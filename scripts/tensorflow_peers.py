@@ -13,7 +13,6 @@ and not from decoding, and arrays go through ``tolist()``, which protobuf takes 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -24,6 +23,7 @@ import contextlib2
 import imagesize
 import numpy as np
 import tensorflow as tf
+from bench_data import table_rows
 
 Mine = Callable[[int], bool]
 """Whether a record, by its number, belongs to this process."""
@@ -90,29 +90,19 @@ def token_examples(folder: Path, mine: Mine) -> Iterator[tuple[int, dict[str, An
 
 
 def table_examples(path: Path, mine: Mine) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the features of each row; lines of other processes are read and not parsed."""
-    with path.open(newline="") as file:
-        names = next(csv.reader(file))
-        numbers: list[int] = []  # of the line that was handed on last
-
-        def lines() -> Iterator[str]:
-            for number, line in enumerate(file):
-                if mine(number):
-                    numbers[:] = [number]
-                    yield line
-
-        for row in csv.DictReader(lines(), names):
-            yield (
-                numbers[0],
-                {
-                    "id": int64_feature(int(row["id"])),
-                    "count": int64_feature(int(row["count"])),
-                    "price": float_feature(float(row["price"])),
-                    "score": float_feature(float(row["score"])),
-                    "city": bytes_feature(row["city"].encode()),
-                    "code": bytes_feature(row["code"].encode()),
-                },
-            )
+    """Yield the features of each row."""
+    for number, row in table_rows(path, mine):
+        yield (
+            number,
+            {
+                "id": int64_feature(int(row["id"])),
+                "count": int64_feature(int(row["count"])),
+                "price": float_feature(float(row["price"])),
+                "score": float_feature(float(row["score"])),
+                "city": bytes_feature(row["city"].encode()),
+                "code": bytes_feature(row["code"].encode()),
+            },
+        )
 
 
 def resized_pair(image_path: Any, mask_path: Any) -> tuple[Any, Any]:

@@ -64,6 +64,7 @@ class DatasetWriter:
             record = self._encoder.encode(self.num_items, features)
         except ShardwriterError as error:
             raise error.locate(index=self.num_items) from error.__cause__
+        is_known = False  # whether the record is there or not
         try:
             files = self._shards.files
             files[self.num_items % len(files)].write(record)
@@ -72,11 +73,12 @@ class DatasetWriter:
             if self._since_checkpoint >= CHECKPOINT_BYTES:
                 self._shards.checkpoint(self._encoder)
                 self._since_checkpoint = 0
+            is_known = True
         except RecordTooLarge as error:
+            is_known = True
             raise error.locate(index=self.num_items) from None
-        except BaseException:
-            self._failed = True  # whether the record is there is not known
-            raise
+        finally:
+            self._failed = self._failed or not is_known
 
 
 @contextmanager

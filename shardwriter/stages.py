@@ -30,8 +30,7 @@ class Stopwatch:
     the next ``start`` is a stage too.
 
     Args:
-        between: That stage: ``read`` where the items come from the source, ``wait`` where another
-            process sends them.
+        between: That stage.
 
     Attributes:
         seconds: By stage, since the beginning.
