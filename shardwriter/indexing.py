@@ -16,10 +16,11 @@ from shardwriter.compression import Compression, open_stream
 from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import ManifestError, OptionError, StorageError
 from shardwriter.index import KINDS, Index, dali_index, index_chunks, index_head
-from shardwriter.locate import ShardSet, find_one
+from shardwriter.locate import find_one
 from shardwriter.manifest import Manifest
 from shardwriter.naming import DALI_INDEX_SUFFIX
 from shardwriter.rundir import RunDirectory
+from shardwriter.shard_sets import ShardSet
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES

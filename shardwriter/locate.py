@@ -5,100 +5,31 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Final
 
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.manifest import Manifest, load_manifest
 from shardwriter.naming import (
     DALI_INDEX_SUFFIX,
     MAX_SHARDS,
-    TFRECORD_PARTS,
-    ShardPattern,
     dataset_name,
-    manifest_file,
-    parse_shard_file,
     partial_dir,
 )
-from shardwriter.storage.local import storage_errors
+from shardwriter.shard_sets import (
+    MANIFEST_SUFFIX,
+    Folder,
+    ShardSet,
+    by_pattern,
+    is_manifest,
+    looks_like_records,
+    manifest_of,
+    says_records,
+)
 
-_MANIFEST_SUFFIX: Final = ".manifest.json"
 _INDEX_SUFFIX: Final = ".index"
 _LEDGER_SUFFIX: Final = ".errors.jsonl"
-_PARTS: Final = TFRECORD_PARTS | {"tfevents"}
 
-# Reading is more lenient than writing: numbers of any width, padded or not.
-_LOOSE_SHARD = re.compile(
-    r"(?P<stem>.+)-(?P<i>[0-9]{1,6})-of-(?P<n>[0-9]{1,6})(?P<ext>(?:\.[A-Za-z0-9_]+)*)", re.DOTALL
-)
 _NOTATION = re.compile(r"(?P<stem>[^@]+)@(?P<n>[1-9][0-9]{0,5}|auto|\*)(?:\.[A-Za-z0-9_]+)*")
-
-
-@dataclass(frozen=True)
-class LoosePattern(ShardPattern):
-    """Names of shards with fewer digits than ours: ``x-0-of-12``, ``x-0000-of-0012``. Read only.
-
-    Attributes:
-        width: Digits of the shard index, padded with zeros; 1 for no padding.
-        total: N as the names spell it.
-    """
-
-    width: int = 1
-    total: str = ""
-
-    @property
-    def template(self) -> str:
-        """A shard's file name with ``{shard}`` for its index."""
-        return f"{self.stem}-{{shard}}-of-{self.total}{self.ext}"
-
-    def shard_file(self, shard_index: int) -> str:
-        """Return the file name of shard ``shard_index``."""
-        return f"{self.stem}-{shard_index:0{self.width}d}-of-{self.total}{self.ext}"
-
-
-@dataclass
-class ShardSet:
-    """Files that belong together.
-
-    Attributes:
-        directory: Where they lie.
-        pattern: What their names follow; None for files that follow none.
-        shards: Shard index and path of the files that are there, in order of the index.
-        manifest: Of the finished dataset, where it has one.
-        whole: Whether all shards of the pattern were asked for, so that one that is not there is
-            missing.
-        others: Shards of the same dataset under other patterns: older or newer generations.
-        notes: What is worth knowing of the place where they lie.
-    """
-
-    directory: str
-    pattern: ShardPattern | None
-    shards: list[tuple[int, str]]
-    manifest: Manifest | None = None
-    whole: bool = False
-    others: dict[ShardPattern, list[int]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """The dataset's name; for loose files the first one's."""
-        if self.pattern is not None:
-            return self.pattern.name
-        return os.path.basename(self.shards[0][1]) if self.shards else ""
-
-    @property
-    def missing(self) -> list[int]:
-        """Indices of shards that should be there and are not."""
-        if self.pattern is None or not self.whole:
-            return []
-        have = {shard for shard, _ in self.shards}
-        return [s for s in range(self.pattern.num_shards) if s not in have]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every shard of the pattern is among these."""
-        return self.pattern is not None and len(self.shards) == self.pattern.num_shards
 
 
 def find_shard_sets(paths: Sequence[str]) -> list[ShardSet]:
@@ -161,14 +92,14 @@ def find_one(path: str) -> ShardSet:
 
 
 def _in_directory(directory: str) -> list[ShardSet]:
-    folder = _Folder(directory)
-    names = {pattern.name for pattern in folder.patterns if _says_records(pattern)}
-    names |= {f.removesuffix(_MANIFEST_SUFFIX) for f in folder.files if _is_manifest(f)}
+    folder = Folder(directory)
+    names = {pattern.name for pattern in folder.patterns if says_records(pattern)}
+    names |= {f.removesuffix(MANIFEST_SUFFIX) for f in folder.files if is_manifest(f)}
     sets = [s for name in sorted(names) for s in folder.sets_of(name)]
     return sets + [
         ShardSet(directory, None, [(0, os.path.join(directory, f))])
         for f in folder.others
-        if _looks_like_records(f)
+        if looks_like_records(f)
     ]
 
 
@@ -180,7 +111,7 @@ def _by_name(path: str) -> list[ShardSet]:
     stem = match["stem"] if match else base
     if not stem or not os.path.isdir(directory):
         return []
-    sets = _Folder(directory).sets_of(dataset_name(stem))
+    sets = Folder(directory).sets_of(dataset_name(stem))
     if not match or match["n"] in ("*", "auto"):
         return sets
     wanted = [s for s in sets if s.pattern and s.pattern.num_shards == int(match["n"])]
@@ -231,18 +162,18 @@ def _from_files(paths: Sequence[str]) -> list[ShardSet]:
     for path in paths:
         directory, name = os.path.split(path)
         directory = directory or "."
-        if _is_manifest(name):
-            sets += _Folder(directory).sets_of(name.removesuffix(_MANIFEST_SUFFIX))
+        if is_manifest(name):
+            sets += Folder(directory).sets_of(name.removesuffix(MANIFEST_SUFFIX))
         else:
             place = by_place.setdefault(os.path.abspath(directory), (directory, {}))
             place[1].setdefault(name, path)
     for directory, files in by_place.values():
-        patterns, others = _by_pattern(files)
+        patterns, others = by_pattern(files)
         for pattern, shards in patterns.items():
             # One shard alone was meant; several of one pattern are meant to be the set.
             whole = len(shards) > 1 or pattern.num_shards == 1
             named = [(shard, files[name]) for shard, name in shards]
-            manifest = _manifest_of(directory, pattern)
+            manifest = manifest_of(directory, pattern)
             sets.append(ShardSet(directory, pattern, named, manifest, whole))
         sets += [ShardSet(directory, None, [(0, files[name])]) for name in others]
     return sets
@@ -263,12 +194,12 @@ def _of_sidecars(paths: Sequence[str], sets: Sequence[ShardSet]) -> list[ShardSe
         place = os.path.abspath(directory)
         for suffix in (_INDEX_SUFFIX, DALI_INDEX_SUFFIX, _LEDGER_SUFFIX):
             file_name = file_name.removesuffix(suffix)
-        parsed = _by_pattern([file_name])[0]
+        parsed = by_pattern([file_name])[0]
         name = next(iter(parsed)).name if parsed else file_name
         if (place, name) in known:
             continue
         known.add((place, name))
-        folder = _Folder(directory)
+        folder = Folder(directory)
         own = folder.sets_of(name)
         if not own and file_name in folder.others:
             own = [ShardSet(directory, None, [(0, os.path.join(directory, file_name))])]
@@ -289,116 +220,6 @@ def _without_repeats(sets: list[ShardSet]) -> list[ShardSet]:
             seen.add(key)
             kept.add(id(candidate))
     return [s for s in sets if id(s) in kept]
-
-
-# -- what lies in a folder -------------------------------------------------------------------------
-
-
-class _Folder:
-    """The files of a folder, shards grouped by the pattern that they follow.
-
-    Attributes:
-        files: All names.
-        patterns: Shard index and name of the shards of each pattern.
-        others: Names that follow no pattern.
-    """
-
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
-        with storage_errors(directory), os.scandir(directory) as entries:
-            self.files = sorted(entry.name for entry in entries if entry.is_file())
-        self.patterns, self.others = _by_pattern(self.files)
-
-    def sets_of(self, name: str) -> list[ShardSet]:
-        """Return a dataset's set; several where generations lie side by side, unexplained."""
-        manifest = None
-        if manifest_file(name) in self.files:
-            manifest = _load(os.path.join(self.directory, manifest_file(name)))
-        found = {
-            pattern: shards
-            for pattern, shards in self.patterns.items()
-            if pattern.name == name and (_says_records(pattern) or _same_ending(pattern, manifest))
-        }
-        wanted = list(found) if manifest is None else [manifest.pattern]
-        return [
-            ShardSet(
-                self.directory,
-                pattern,
-                [(s, os.path.join(self.directory, f)) for s, f in found.get(pattern, [])],
-                manifest,
-                True,
-                {p: [s for s, _ in found[p]] for p in found if p != pattern},
-            )
-            for pattern in wanted
-        ]
-
-
-def _by_pattern(
-    file_names: Iterable[str],
-) -> tuple[dict[ShardPattern, list[tuple[int, str]]], list[str]]:
-    """Group file names by the pattern that they follow; also return those that follow none."""
-    found: dict[ShardPattern, list[tuple[int, str]]] = {}
-    others: list[str] = []
-    loose: dict[tuple[str, str, str], list[str]] = {}
-    for name in file_names:
-        parsed = parse_shard_file(name)
-        if parsed is not None and parsed.pattern.num_shards <= MAX_SHARDS:
-            found.setdefault(parsed.pattern, []).append((parsed.shard_index, name))
-            continue
-        match = _LOOSE_SHARD.fullmatch(name)
-        if (
-            match is None
-            or int(match["i"]) >= int(match["n"])
-            or match["ext"].endswith(DALI_INDEX_SUFFIX)
-        ):
-            others.append(name)
-        else:
-            loose.setdefault((match["stem"], match["n"], match["ext"]), []).append(match["i"])
-    for (stem, total, ext), texts in loose.items():
-        # A zero in front tells the width; 10 may be of 01..10 or of 1..10.
-        padded = {len(text) for text in texts if len(text) > 1 and text[0] == "0"}
-        for text in texts:
-            width = len(text) if len(text) in padded else 1
-            pattern = LoosePattern(stem, int(total), ext, width, total)
-            found.setdefault(pattern, []).append((int(text), pattern.shard_file(int(text))))
-    order = sorted(found, key=lambda p: (p.stem, p.num_shards, p.ext, p.template))
-    return {pattern: sorted(found[pattern]) for pattern in order}, others
-
-
-def _says_records(pattern: ShardPattern) -> bool:
-    """Tell shards of records from other files in parts: ``report-1-of-3.pdf``."""
-    if not pattern.ext and not isinstance(pattern, LoosePattern):
-        return True
-    return not _PARTS.isdisjoint(f"{pattern.stem}{pattern.ext}".lower().split("."))
-
-
-def _same_ending(pattern: ShardPattern, manifest: Manifest | None) -> bool:
-    if manifest is None:
-        return False
-    return (pattern.stem, pattern.ext) == (manifest.pattern.stem, manifest.pattern.ext)
-
-
-def _looks_like_records(file_name: str) -> bool:
-    parts = file_name.lower().split(".")[1:]
-    return DALI_INDEX_SUFFIX[1:] not in parts and not _PARTS.isdisjoint(parts)
-
-
-def _is_manifest(file_name: str) -> bool:
-    return file_name.endswith(_MANIFEST_SUFFIX)
-
-
-def _load(path: str) -> Manifest:
-    with storage_errors(path):
-        return load_manifest(path)
-
-
-def _manifest_of(directory: str, pattern: ShardPattern) -> Manifest | None:
-    """Return the manifest that describes shards of a pattern, where there is one."""
-    path = os.path.join(directory, pattern.manifest_file)
-    if not os.path.isfile(path):
-        return None
-    manifest = _load(path)
-    return manifest if manifest.pattern == pattern else None
 
 
 def _unfinished(directory: str, name: str) -> list[str]:

@@ -16,9 +16,10 @@ from shardwriter.example import decode_example, payload_kind
 from shardwriter.index import Index
 from shardwriter.indexing import open_index
 from shardwriter.layout import Gaps
-from shardwriter.locate import ShardSet, find_one
+from shardwriter.locate import find_one
 from shardwriter.manifest import Manifest
 from shardwriter.record_at import IndexedReader
+from shardwriter.shard_sets import ShardSet
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES
 from shardwriter.tfrecord_reader import ByteStream, read_frames

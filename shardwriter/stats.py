@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from shardwriter.layout import Gaps, law_breach
-from shardwriter.locate import ShardSet, find_shard_sets
+from shardwriter.locate import find_shard_sets
 from shardwriter.manifest import Manifest, SealedShard
 from shardwriter.naming import ShardPattern
 from shardwriter.scan import FileScan, RecordSizes, scan_file
+from shardwriter.shard_sets import ShardSet
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord_reader import Check
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from shardwriter.errors import ManifestError, StorageError
 from shardwriter.indexing import open_index
-from shardwriter.locate import ShardSet, find_one
+from shardwriter.locate import find_one
 from shardwriter.manifest import Manifest
+from shardwriter.shard_sets import ShardSet
 from shardwriter.stats import Finding, Report, stats
 
 

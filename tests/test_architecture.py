@@ -59,6 +59,7 @@ FLOORS = {
         "rundir",
         "record_at",
         "locate",
+        "shard_sets",
         "sources",
         "sources.csv",
         "sources.csv_cells",

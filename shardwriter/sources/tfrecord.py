@@ -22,10 +22,11 @@ from shardwriter.errors import CorruptFile, SourceError
 from shardwriter.example import UNSET, decode_example, payload_kind
 from shardwriter.feature_types import FeatureType
 from shardwriter.layout import to_runs
-from shardwriter.locate import ShardSet, find_shard_sets
+from shardwriter.locate import find_shard_sets
 from shardwriter.manifest import Manifest
 from shardwriter.naming import parse_shard_file
 from shardwriter.schema import FeatureSummary
+from shardwriter.shard_sets import ShardSet
 from shardwriter.sources.positions import OffsetTable, OpenFiles, file_changed
 from shardwriter.sources.record_file import RecordFile, damaged
 from shardwriter.tfrecord_reader import read_frames
