@@ -9,7 +9,7 @@ A gzip shard is a run of members (RFC 1952), little-endian::
     16      8     u64 bytes of this member in the file, from its first to its last
     24      4     u32 records in it
     28      pad   zeros
-    28+pad  ...   deflate data, made in one call
+    28+pad  ...   deflate data, made in one call (:mod:`shardwriter.packing`)
     ...     8     u32 crc32 | u32 uncompressed bytes mod 2^32
 
 so that a reader can hop from member to member without inflating. A member ends with the record that
@@ -41,7 +41,14 @@ from isal import isal_zlib
 
 from shardwriter.crc32c import extend_crc32c
 from shardwriter.packing import Packing, deflate_block, deflate_member
-from shardwriter.tfrecord import BinarySink, TFRecordWriter, Written, open_sink, write_all
+from shardwriter.tfrecord import (
+    NOTHING_WRITTEN,
+    BinarySink,
+    TFRecordWriter,
+    Written,
+    open_sink,
+    write_all,
+)
 
 EMPTY_DEFLATE: Final = b"\x03\x00"
 """Deflate data of nothing: a last block without a byte in it."""
@@ -64,7 +71,8 @@ class _Member(NamedTuple):
     deflated: bytes
     trailer: bytes
     num_records: int
-    crc32c: int  # of all frames up to its end
+    stream_bytes: int  # of all frames up to its end
+    crc32c: int  # of those
 
 
 class _Frames:
@@ -94,6 +102,8 @@ class CompressedWriter:
         packing: Type, library and size of members.
         on_flush: Told ``[end, records]`` of each member that was written: the offset behind it in
             the file, and the records up to there.
+        written: What a gzip file holds already; members go behind it. A zlib stream can not be
+            gone on with: what is in front of it decides its checksum.
 
     Attributes:
         write: Appends one record, given as bytes.
@@ -105,21 +115,26 @@ class CompressedWriter:
         packing: Packing,
         *,
         on_flush: Callable[[list[int]], None] | None = None,
+        written: Written = NOTHING_WRITTEN,
     ) -> None:
+        assert not written.num_pieces or packing.compression == "gzip"
         self._sink = open_sink(file)
         self._deflate = packing.deflate
         self._is_gzip = packing.compression == "gzip"
         self._on_flush = on_flush
         self._frames = _Frames(self._sink)
         self._inner = TFRecordWriter(
-            self._frames, buffer_bytes=packing.member_bytes, on_flush=self._pack
+            self._frames,
+            buffer_bytes=packing.member_bytes,
+            on_flush=self._pack,
+            written=written,
         )
         # The method itself: a call in between would cost as much as framing a short record.
         self.write: Callable[[bytes], None] = self._inner.write
-        self._packed_records = 0
+        self._packed_records = written.num_records
         self._held: _Member | None = None
         self._adler32 = 1
-        self._written = Written(0, 0, 0, 0)
+        self._written = written._replace(file_crc32c=written.file_crc32c or 0)
         self._finished = False
         self._failure: BaseException | None = None  # nobody knows how much the sink took then
         self._failed_at: TracebackType | None = None
@@ -166,11 +181,14 @@ class CompressedWriter:
             if self._held is not None:
                 self._write_member(self._held, is_last=True)
             elif not self._packed_records:
-                self._write_member(_Member(EMPTY_DEFLATE, bytes(8), 0, 0), is_last=True)
+                self._write_member(_Member(EMPTY_DEFLATE, bytes(8), 0, 0, 0), is_last=True)
         else:
             head = b"" if self._packed_records else ZLIB_HEAD
             tail = EMPTY_DEFLATE + struct.pack(">I", self._adler32)
-            self._put(head + tail, self._written.num_records, self._written.crc32c)
+            before = self._written
+            self._put(
+                head + tail, before.num_records, before.stream_bytes, before.crc32c, num_pieces=0
+            )
 
     def close(self) -> None:
         """Finish and close the file. Closing twice does nothing."""
@@ -199,14 +217,19 @@ class CompressedWriter:
         if self._is_gzip:
             trailer = _GZIP_TRAILER.pack(isal_zlib.crc32(data), len(data) & 0xFFFFFFFF)
             member = _Member(
-                deflate_member(data, self._deflate), trailer, len(payload_sizes), self._inner.crc32c
+                deflate_member(data, self._deflate),
+                trailer,
+                len(payload_sizes),
+                self._inner.written.stream_bytes,
+                self._inner.crc32c,
             )
             self._take_member(member)
             return
         head = b"" if self._written.file_bytes else ZLIB_HEAD
         self._adler32 = isal_zlib.adler32(data, self._adler32)
         block = head + deflate_block(data, self._deflate)
-        self._put(block, self._packed_records, self._inner.crc32c)
+        stream_bytes = self._inner.written.stream_bytes
+        self._put(block, self._packed_records, stream_bytes, self._inner.crc32c)
         self._tell()
 
     def _take_member(self, member: _Member) -> None:
@@ -232,15 +255,23 @@ class CompressedWriter:
         )
         records = self._written.num_records + member.num_records
         data = b"".join((head, bytes(pad), member.deflated, member.trailer))
-        self._put(data, records, member.crc32c)
+        self._put(data, records, member.stream_bytes, member.crc32c)
         self._tell()
 
-    def _put(self, data: bytes, num_records: int, crc32c: int) -> None:
-        """Write whole members; the file then has so many records, whose frames have that CRC."""
+    def _put(
+        self, data: bytes, num_records: int, stream_bytes: int, crc32c: int, num_pieces: int = 1
+    ) -> None:
+        """Write whole members; the file then has so many records, with frames of that CRC."""
         write_all(self._sink, data)
         before = self._written
-        file_crc32c = extend_crc32c(before.file_crc32c or 0, data)
-        self._written = Written(num_records, before.file_bytes + len(data), crc32c, file_crc32c)
+        self._written = Written(
+            num_records,
+            stream_bytes,
+            crc32c,
+            before.file_bytes + len(data),
+            extend_crc32c(before.file_crc32c or 0, data),
+            before.num_pieces + num_pieces,
+        )
 
     def _tell(self) -> None:
         if self._on_flush is not None:

@@ -12,16 +12,27 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.errors import CallableError, FeatureError, ShardwriterError
+from shardwriter.errors import (
+    CallableError,
+    DataError,
+    FeatureError,
+    RecordTooLarge,
+    SchemaConflict,
+    ShardwriterError,
+    SourceChanged,
+)
 from shardwriter.example import UNSET, encode_example
 from shardwriter.example_columns import Column, encode_columns
 from shardwriter.feature_types import FeatureType
+from shardwriter.kept import Counted
 from shardwriter.labels import LabelCounts
+from shardwriter.learnt import Learnt, types_of
 from shardwriter.options import SKIP, DatasetOptions
 from shardwriter.read_ahead import Load, read_ahead
-from shardwriter.schema import FeatureSummary, Schema
+from shardwriter.schema import Schema
 from shardwriter.sources import ColumnSource, FileSource, Item, RecordSource, Source
 from shardwriter.stages import Stopwatch
+from shardwriter.tfrecord import MAX_PAYLOAD_BYTES
 from shardwriter.worker import CURRENT, Worker
 
 DEFAULT_LABEL: Final = "image/class/label"
@@ -48,6 +59,22 @@ class RecordEncoder:
         self.labels = LabelCounts(label or DEFAULT_LABEL, num_shards)
         self._kinds = self.schema.kinds or None
         self._label = self.labels.feature
+        self._counted: Counted | None = None
+
+    @property
+    def learnt(self) -> Learnt:
+        """What was learnt so far; it goes on growing."""
+        return Learnt(self.schema.features, self.labels)
+
+    def expect(self, learnt: Learnt, counted: Counted) -> None:
+        """Go on behind others.
+
+        Args:
+            learnt: What is known of other records: their types bind those that come now.
+            counted: Items whose records are counted there; they are not counted again.
+        """
+        self.schema.merge(types_of(learnt.features))
+        self._counted = counted
 
     def encode(self, item_index: int, features: Any) -> bytes:
         """Encode one item.
@@ -60,8 +87,11 @@ class RecordEncoder:
             FeatureError: A value, or the item itself, can not be encoded.
             CallableError: The mapping raised when it was read.
             SchemaConflict: A feature's type does not go with that of an earlier item.
+            RecordTooLarge: The record has 2 GiB or more.
         """
         if isinstance(features, bytes):
+            if len(features) > MAX_PAYLOAD_BYTES:
+                raise _too_large(features)
             return features
         if not isinstance(features, Mapping):
             raise FeatureError(
@@ -71,6 +101,10 @@ class RecordEncoder:
         if type(features) is not dict:
             features = _read(features)
         payload = encode_example(features, self._kinds)
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise _too_large(payload)
+        if self._counted is not None and item_index in self._counted:
+            return payload
         self.schema.observe(item_index, features)
         if self._label in features:
             value = features[self._label]
@@ -78,29 +112,40 @@ class RecordEncoder:
                 self.labels.add(item_index, value)
         return payload
 
-    def merge(self, features: Mapping[str, FeatureSummary], labels: LabelCounts) -> None:
+    def merge(self, learnt: Learnt) -> None:
         """Add what another encoder has learnt from other items of the same dataset.
 
         Raises:
             SchemaConflict: A feature has types that do not go together.
         """
-        self.schema.merge(features)
-        self.labels.merge(labels)
+        self.schema.merge(learnt.features)
+        self.labels.merge(learnt.labels)
 
     def encode_block(self, indices: Sequence[int], columns: Mapping[str, Column]) -> list[bytes]:
         """Encode many items of planned features at once."""
         payloads = encode_columns(columns, self._kinds)
+        if self._counted is not None and indices[0] < self._counted.last:
+            new = [row for row, index in enumerate(indices) if index not in self._counted]
+            self._count([indices[row] for row in new], _select(columns, new))
+        else:
+            self._count(indices, columns)
+        return payloads
+
+    def _count(self, indices: Sequence[int], columns: Mapping[str, Column]) -> None:
         for name, column in columns.items():
             num_unset = 0 if column.unset is None else int(np.count_nonzero(column.unset))
             num_absent = 0 if isinstance(column.values, np.ndarray) else _count_none(column.values)
-            self.schema.observe_column(name, len(payloads) - num_absent, num_unset)
+            self.schema.observe_column(name, len(indices) - num_absent, num_unset)
         if self._label in columns:
             values, unset = columns[self._label]
             plain = values.tolist() if isinstance(values, np.ndarray) else values
             for row, index in enumerate(indices):
                 if plain[row] is not None and (unset is None or not unset[row]):
                     self.labels.add(index, plain[row])
-        return payloads
+
+
+Made = bytes | None | DataError
+"""What became of an item: its record, nothing as the map skipped it, or an error that is skipped"""
 
 
 class ItemEncoder:
@@ -112,6 +157,10 @@ class ItemEncoder:
         num_shards: N.
         worker: Who does it; told to the user's code, and kept at the item at hand.
         watch: Told of the time that every stage takes.
+        skip_errors: Whether an item's error is handed out in place of its record.
+
+    Attributes:
+        counted_to: Records of the items in front of this one are counted in what was learnt.
     """
 
     def __init__(
@@ -121,8 +170,12 @@ class ItemEncoder:
         num_shards: int,
         worker: Worker | None = None,
         watch: Stopwatch | None = None,
+        *,
+        skip_errors: bool = False,
     ) -> None:
         self._source = source
+        self._skip_errors = skip_errors
+        self.counted_to = 0
         self._map = options.map
         self.worker = worker or Worker(0, 1, num_shards, range(num_shards))
         self._watch = watch or Stopwatch()
@@ -140,8 +193,8 @@ class ItemEncoder:
         """Note that no item is at hand: what comes now is nobody's fault."""
         self.worker.slot[0] = -1
 
-    def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the record of every item, or None for one that the map skipped.
+    def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Made]]:
+        """Yield what becomes of every item.
 
         Args:
             items: Index and descriptor of each item, in order of index.
@@ -160,10 +213,22 @@ class ItemEncoder:
             ready = ((item_index, item, load) for item_index, item in items)
         for item_index, item, load in ready:
             timed = watch.start()
-            yield item_index, self.record(item_index, item, load, watch if timed else None)
+            try:
+                made: Made = self.record(item_index, item, load, watch if timed else None)
+            except DataError as error:
+                made = self._skipped(error)
+            self.counted_to = item_index + 1
+            yield item_index, made
             if timed:
                 watch.lap("write")
                 watch.stop()
+
+    def _skipped(self, error: DataError) -> DataError:
+        """Return an error that is skipped; raise one that is not."""
+        # These are about the whole: which item meets them depends on who came first.
+        if isinstance(error, (SchemaConflict, SourceChanged)) or not self._skip_errors:
+            raise error
+        return error
 
     def record(
         self,
@@ -217,7 +282,8 @@ class ItemEncoder:
             raise
         except (Exception, SystemExit) as error:
             raise CallableError(
-                _phrase("the map", error), hint="the traceback is shown with -v"
+                _phrase("the map", error),
+                hint="the traceback is shown with -v; --on-error skip leaves such items out",
             ) from error
         if mapped is None:
             raise FeatureError(
@@ -227,7 +293,7 @@ class ItemEncoder:
 
     def _in_blocks(
         self, source: ColumnSource, items: Iterator[tuple[int, Item]]
-    ) -> Iterator[tuple[int, bytes | None]]:
+    ) -> Iterator[tuple[int, Made]]:
         watch = self._watch
         while block := list(islice(items, source.block_items)):
             watch.start_block()
@@ -240,14 +306,40 @@ class ItemEncoder:
                 watch.lap("encode")
             except Exception as error:
                 # Which row it was is found by going through them one by one.
+                num_errors = 0
                 for item_index, item in block:
-                    self.record(item_index, item)
+                    try:
+                        row: Made = self.record(item_index, item)
+                    except DataError as bad:
+                        row = self._skipped(bad)
+                        num_errors += 1
+                    self.counted_to = item_index + 1
+                    yield item_index, row
+                if num_errors:
+                    continue
                 if isinstance(error, ShardwriterError):
                     error.locate(index=indices[0])
                 raise
+            self.counted_to = indices[-1] + 1
             yield from zip(indices, payloads, strict=True)
             watch.lap("write")
             watch.stop()
+
+
+def _too_large(payload: bytes) -> RecordTooLarge:
+    return RecordTooLarge(
+        f"a record of {len(payload):,} bytes is over protobuf's limit of 2 GiB",
+        hint="store large arrays in several records, or compressed",
+    )
+
+
+def _select(columns: Mapping[str, Column], rows: Sequence[int]) -> dict[str, Column]:
+    """Return some rows of columns."""
+    selected = {}
+    for name, (values, unset) in columns.items():
+        some = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+        selected[name] = Column(some, None if unset is None else unset[rows])
+    return selected
 
 
 def _count_none(values: Sequence[Any]) -> int:

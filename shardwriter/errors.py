@@ -6,9 +6,11 @@
     |-- UsageError              exit 2: the command or call can not be carried out as asked
     |   |-- OptionError         an option, name or callable is wrong, or contradicts another
     |   |-- OutputExists        a finished or unfinished dataset of this name is there
-    |   `-- OutputBusy          another process is writing this dataset right now
+    |   |-- OutputBusy          another process is writing this dataset right now
+    |   `-- RunChanged          a run can not be resumed: source, options or code are others now
     |-- DataError               exit 1: the data is at fault
-    |   |-- SourceError         an input is missing, empty, malformed, or changed while being read
+    |   |-- SourceError         an input is missing, empty or malformed
+    |   |   `-- SourceChanged   it is not what it was when it was listed
     |   |-- FeatureError        a value has no place in a tf.train.Example
     |   |-- SchemaConflict      a feature changes its type between two items
     |   |-- RecordTooLarge      a record is over the 2 GiB that protobuf can parse
@@ -16,7 +18,8 @@
     |   |-- CorruptFile         framing, checksums or compression of a file are broken
     |   |-- ManifestError       a manifest or index is malformed, or contradicts the files
     |   |-- LawViolation        shard lengths are not what the round-robin law gives
-    |   `-- CallableError       the user's own code raised on an item
+    |   |-- CallableError       the user's own code raised on an item
+    |   `-- TooManyErrors       more items gave an error than are allowed
     `-- RunError                exit 3: the work could not be done here
         |-- StorageError        the file system said no (full, read-only, no permission)
         |-- WorkerDied          a process of the pool ended that should not have
@@ -110,6 +113,15 @@ class ShardwriterError(Exception):
             parts.append(self.worker)
         return ", ".join(parts)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what and where as JSON, without what differs between two machines."""
+        told = {"error": type(self).__name__, "message": self.message}
+        fields = ("path", "line", "index", "item", "record_index", "offset", "feature")
+        where = {name: getattr(self, name) for name in fields}
+        if self.item is not None and (self.path or "").endswith(self.item):
+            del where["path"]  # it is spelled as the source was
+        return {**told, **{name: value for name, value in where.items() if value is not None}}
+
     def locate(self, *, index: int | None = None, item: str | None = None) -> ShardwriterError:
         """Fill in where it happened, if that is not known yet, and return self."""
         if self.index is None:
@@ -140,6 +152,10 @@ class OutputBusy(UsageError):
     """Another process is writing this dataset right now."""
 
 
+class RunChanged(UsageError):
+    """A run can not be resumed: the source, an option that decides bytes, or code has changed."""
+
+
 class DataError(ShardwriterError):
     """The data is at fault."""
 
@@ -147,7 +163,11 @@ class DataError(ShardwriterError):
 
 
 class SourceError(DataError):
-    """An input is missing, empty, malformed, or changed while being read."""
+    """An input is missing, empty or malformed."""
+
+
+class SourceChanged(SourceError):
+    """An input is not what it was when it was listed, so that no order of items can be trusted."""
 
 
 class FeatureError(DataError, ValueError):
@@ -187,6 +207,10 @@ class LawViolation(DataError):
 
 class CallableError(DataError):
     """The user's own code (a map, a source) raised on an item; the original is ``__cause__``."""
+
+
+class TooManyErrors(DataError):
+    """More items gave an error than are allowed."""
 
 
 class RunError(ShardwriterError):

@@ -149,6 +149,14 @@ class Index:
         ends: NDArray[np.uint64] = self._shard(shard)[0]
         return ends
 
+    def rows(self, shard: int) -> bytes:
+        """Return what stands in the file beside a growing shard: its entries, one after the other.
+
+        Raises:
+            ManifestError: The index has no such shard.
+        """
+        return bytes(np.ascontiguousarray(self._shard(shard).T).astype("<u8").tobytes())
+
     def num_records(self, shard: int) -> int:
         """Return how many records a shard has.
 

@@ -19,6 +19,7 @@ from shardwriter.index import KINDS, Index, dali_index, index_chunks, index_head
 from shardwriter.locate import find_one
 from shardwriter.manifest import Manifest
 from shardwriter.naming import DALI_INDEX_SUFFIX
+from shardwriter.publication import is_committed, roll_forward
 from shardwriter.rundir import RunDirectory
 from shardwriter.shard_sets import ShardSet
 from shardwriter.storage import LocalStorage
@@ -123,11 +124,11 @@ def _claimed(shard_set: ShardSet) -> Iterator[RunDirectory]:
     """Hold a dataset's run directory; what an unfinished run has in it stays."""
     with RunDirectory.claim(shard_set.directory, shard_set.name, LocalStorage()) as run:
         try:
-            if run.is_committed:
-                run.roll_forward()
+            if is_committed(run):
+                roll_forward(run)
             yield run
         finally:
-            if run.is_unfinished or run.is_committed:
+            if run.is_worth_keeping or is_committed(run):
                 run.storage.delete(os.path.join(run.path, _GROWING))
             else:
                 run.discard()

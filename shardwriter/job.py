@@ -1,31 +1,37 @@
 """A job: one source, the options that decide bytes, and N. What every engine is given.
 
-Order of operations: source order -> limit -> shuffle -> number. Everything up to here sees
-descriptors only; loading, mapping and encoding come after, wherever the engine does them.
+Which items there are, and their numbers, is fixed by descriptors alone
+(:mod:`shardwriter.selection`); loading, mapping and encoding come after, wherever the engine does
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shardwriter import canonical
 from shardwriter.callables import describe_callable
+from shardwriter.crc32c import crc32c
 from shardwriter.encode import ItemEncoder, RecordEncoder
-from shardwriter.errors import OptionError
+from shardwriter.errors import OptionError, RunChanged, ShardwriterError
+from shardwriter.kept import Kept
+from shardwriter.learnt import Learnt
 from shardwriter.naming import Output, ShardPattern
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.packing import Packing
-from shardwriter.permutation import ALGORITHM, Permutation
+from shardwriter.permutation import ALGORITHM
+from shardwriter.schema import FeatureSummary
+from shardwriter.selection import Selection
 from shardwriter.sources import Item, RecordSource, Source
 from shardwriter.stages import Stopwatch
-from shardwriter.worker import ItemSlot, Worker
+from shardwriter.tfrecord import FRAME_BYTES
+from shardwriter.worker import ItemSlot, Worker, new_slot
 
 _ORDER_BLOCK: Final = 1 << 16
 _SAMPLE_ITEMS: Final = 64
@@ -37,14 +43,22 @@ class Job:
     """What is to be written.
 
     Attributes:
-        source: The items.
-        options: What decides the bytes.
+        selection: The items.
         pattern: The files' names, and with them N.
     """
 
-    source: Source
-    options: DatasetOptions
+    selection: Selection
     pattern: ShardPattern
+
+    @property
+    def source(self) -> Source:
+        """Where the items come from."""
+        return self.selection.source
+
+    @property
+    def options(self) -> DatasetOptions:
+        """What decides the bytes."""
+        return self.selection.options
 
     @property
     def num_shards(self) -> int:
@@ -54,74 +68,108 @@ class Job:
     @property
     def num_items(self) -> int | None:
         """T; None where only the end of the source tells."""
-        return count_items(self.source, self.options)
+        return self.selection.num_items
 
     @property
     def packing(self) -> Packing:
         """How shards are compressed."""
         return Packing.of(self.options.compression, self.options.deflate, self.num_shards)
 
-    def encoder(self, worker: Worker | None = None, watch: Stopwatch | None = None) -> ItemEncoder:
-        """Return a fresh encoder for the job's items; see :class:`ItemEncoder`."""
-        return ItemEncoder(self.source, self.options, self.num_shards, worker, watch)
+    def encoder(
+        self,
+        kept: Kept,
+        worker: Worker | None = None,
+        watch: Stopwatch | None = None,
+        *,
+        skip_errors: bool = False,
+    ) -> ItemEncoder:
+        """Return a fresh encoder for the items that are still to be done."""
+        items = ItemEncoder(
+            self.source, self.options, self.num_shards, worker, watch, skip_errors=skip_errors
+        )
+        if kept.learnt is not None:
+            items.encoder.expect(Learnt.from_state(kept.learnt, self.num_shards), kept.counted)
+        return items
 
     def record_encoder(self) -> RecordEncoder:
         """Return what gathers the schema and the labels of the job's records; it has none yet."""
-        return self.encoder().encoder
+        return ItemEncoder(self.source, self.options, self.num_shards).encoder
 
-    def learnt(self) -> RecordEncoder:
-        """Return an encoder that others can be merged into: what is known without any record."""
+    def learnt(self, kept: Kept) -> RecordEncoder:
+        """Return an encoder that others can be merged into: what was learnt before."""
         encoder = self.record_encoder()
-        takes_all = self.options.limit is None or self.num_items == self.source.num_items
-        if isinstance(self.source, RecordSource) and self.options.map is None and takes_all:
-            encoder.schema.merge(self.source.summaries)
+        if kept.learnt is not None:
+            encoder.merge(Learnt.from_state(kept.learnt, self.num_shards))
         return encoder
 
-    def items(self) -> Iterator[tuple[int, Item]]:
-        """Yield (index, descriptor) of every item, in order of index."""
-        if self.options.shuffle_seed is not None:
-            check_shuffle(self.source, self.options)
-            return self.items_of(range(self.num_shards))
-        return enumerate(islice(self.source.items(), self.options.limit))
+    @property
+    def copied_features(self) -> Mapping[str, FeatureSummary]:
+        """What is known of finished records that are copied, where all of them are."""
+        if (
+            isinstance(self.source, RecordSource)
+            and self.options.map is None
+            and self.selection.takes_all
+        ):
+            return self.source.summaries
+        return {}
 
-    def items_of(self, shards: range) -> Iterator[tuple[int, Item]]:
+    def items_of(self, shards: Sequence[int], kept: Kept) -> Iterator[tuple[int, Item]]:
         """Yield (index, descriptor) of the items of some shards, in order of index.
 
-        Only for a source with random access.
+        Those that are done are left out. Only for a source with random access.
         """
         num_items = self.num_items
         assert num_items is not None
-        row = np.array(shards, np.int64)
-        rows_at_once = max(1, _ORDER_BLOCK // max(1, len(row)))
+        row = np.array(sorted(shards), np.int64)
+        if not len(row):
+            return
+        rows_at_once = max(1, _ORDER_BLOCK // len(row))
         step = rows_at_once * self.num_shards
-        for start in range(0, num_items, step):
+        first = 0
+        if not kept.is_nothing:
+            first = int(kept.first_items[row].min()) // self.num_shards * self.num_shards
+        for start in range(first, num_items, step):
             starts = np.arange(start, min(start + step, num_items), self.num_shards)
             indices = (starts[:, None] + row).ravel()
-            yield from self.items_at(indices[indices < num_items])
+            indices = indices[indices < num_items]
+            yield from self.selection.items_at(indices if kept.is_nothing else kept.wanted(indices))
 
-    def items_at(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, Item]]:
-        """Yield (index, descriptor) of the items of int64[n] indices; needs random access."""
-        found = map(self.source.item, self.source_indices(indices).tolist())
-        return zip(indices.tolist(), found, strict=True)
+    def check_record(self, item_index: int, item: Item, expected: tuple[int, int]) -> None:
+        """Make an item's record again, and hold it against what an earlier attempt has written.
 
-    def source_indices(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return int64[n]: where in the source the items of these indices stand."""
-        permutation = self._permutation
-        return indices if permutation is None else permutation(indices)
+        Args:
+            item_index: The item's index.
+            item: Its descriptor.
+            expected: Size and CRC-32C of the record.
 
-    @cached_property
-    def _permutation(self) -> Permutation | None:
-        if self.options.shuffle_seed is None:
-            return None
-        check_shuffle(self.source, self.options)
-        assert self.num_items is not None
-        return Permutation(self.num_items, self.options.shuffle_seed)
+        Raises:
+            RunChanged: It is another.
+        """
+        maker = self.worker(0, 1, range(self.num_shards), new_slot())
+        items = ItemEncoder(self.source, self.options, self.num_shards, maker)
+        try:
+            record = items.record(item_index, item)
+        except ShardwriterError as error:
+            error.hint = (
+                "its record stands, and is made again to find out whether anything has changed: "
+                "--resume again when that can be done"
+            )
+            raise
+        if record is None or (len(record), crc32c(record)) != expected:
+            raise RunChanged(
+                "this item gives another record now than the one that was written",
+                index=item_index,
+                item=self.source.key(item),
+                hint="the source, a library, or code that the map calls has changed; or the map "
+                "is random (current_worker().item_seed makes it give the same each time). "
+                "--overwrite starts again",
+            )
 
-    def worker(self, index: int, num_workers: int, shards: range, slot: ItemSlot) -> Worker:
+    def worker(self, index: int, num_workers: int, shards: Sequence[int], slot: ItemSlot) -> Worker:
         """Return what the user's code is told of the worker that it runs in."""
 
         def source_index(item_index: int) -> int:
-            return int(self.source_indices(np.array([item_index]))[0])
+            return int(self.selection.source_indices(np.array([item_index]))[0])
 
         seed = self.options.shuffle_seed or 0
         return Worker(index, num_workers, self.num_shards, shards, seed, source_index, slot)
@@ -132,16 +180,23 @@ class Job:
         shuffle = None if seed is None else {"algorithm": ALGORITHM, "seed": seed}
         return {"shuffle": shuffle, "split": None}
 
+    @cached_property
+    def _source_digest(self) -> str:
+        return canonical.digest(self.source.digest())  # of a million files it takes a while
+
     def source_json(self) -> dict[str, Any]:
         """Return the manifest's ``source``."""
-        return {"digest": canonical.digest(self.source.digest()), "kind": self.source.kind}
+        return {"digest": self._source_digest, "kind": self.source.kind}
 
     def bytes_options(self) -> dict[str, Any]:
         """Return the options that decide bytes, those of the manifest included, as JSON."""
         options = self.options
+        # A job without a filter has the hash that it had before there were filters.
+        filtered = {} if options.filter is None else {"filter": describe_callable(options.filter)}
         return {
             "compression": self.packing.to_json(),
             "files": self.pattern.template,
+            **filtered,
             "label": options.label,
             "limit": options.limit,
             "map": None if options.map is None else describe_callable(options.map),
@@ -155,26 +210,45 @@ class Job:
         return canonical.digest({"options": self.bytes_options(), "source": self.source_json()})
 
 
-def count_items(source: Source, options: DatasetOptions) -> int | None:
-    """Return T, or None where only the end of the source tells."""
-    if source.num_items is None or options.limit is None:
-        return source.num_items
-    return min(source.num_items, options.limit)
+class Listing:
+    """The items of a job that are still to be done, in order of index.
 
+    A source that gives its items one after the other is read from its first item on; those that are
+    done are dropped, and some of them held against their records.
 
-def check_shuffle(source: Source, options: DatasetOptions) -> None:
-    """Refuse to shuffle a source that gives its items one after the other.
-
-    Raises:
-        OptionError: It does, and a shuffle is asked for.
+    Attributes:
+        num_items: T, once all items were listed.
     """
-    if options.shuffle_seed is None:
-        return
-    if count_items(source, options) is None or not source.random_access:
-        raise OptionError(
-            "a source that gives its items one after the other can not be shuffled",
-            hint="shuffling needs a folder, a table, or an object with __len__ and __getitem__",
-        )
+
+    def __init__(self, job: Job, kept: Kept) -> None:
+        self._job = job
+        self._kept = kept
+        self.num_items = job.num_items or 0
+
+    def __iter__(self) -> Iterator[tuple[int, Item]]:
+        job, kept = self._job, self._kept
+        if job.options.shuffle_seed is not None or (
+            job.selection.random_access and not kept.is_nothing
+        ):
+            yield from job.items_of(kept.unfinished(range(job.num_shards)), kept)
+        else:
+            index = -1
+            for index, item in enumerate(job.selection.items()):
+                if kept.is_nothing or kept.wants(index):
+                    yield index, item
+                elif index in kept.checks:
+                    job.check_record(index, item, kept.checks[index])
+            self.num_items = index + 1
+            self._check_length()
+
+    def _check_length(self) -> None:
+        """Refuse a source that came to another end than it did before, or to an earlier one."""
+        count, kept = self.num_items, self._kept
+        if count < kept.least_items or kept.num_items not in (None, count):
+            raise RunChanged(
+                f"the source gave {count:,} items now, and {kept.least_items:,} or more before",
+                hint="--resume again when it gives what it gave; --overwrite starts again",
+            )
 
 
 @dataclass(frozen=True)
@@ -186,26 +260,30 @@ class Sample:
     features: dict[str, Any]
 
 
-def sample(source: Source, options: DatasetOptions) -> Sample:
+def sample(selection: Selection, *, skip_errors: bool = False) -> Sample:
     """Encode up to 64 items at floor(k * T / 64); of a stream the first 64.
+
+    Args:
+        selection: The items.
+        skip_errors: Whether those that give an error are left out.
 
     Raises:
         DataError: As a write of these items would.
     """
-    num_items = count_items(source, options)
-    if num_items is not None and source.random_access:
-        places = {k * num_items // _SAMPLE_ITEMS for k in range(_SAMPLE_ITEMS if num_items else 0)}
-        items: Iterator[tuple[int, Item]] = ((p, source.item(p)) for p in sorted(places))
+    num_items = selection.num_items
+    if num_items is not None and selection.random_access:
+        chosen = {k * num_items // _SAMPLE_ITEMS for k in range(_SAMPLE_ITEMS if num_items else 0)}
+        items = selection.items_at(np.array(sorted(chosen), np.int64))
     else:
-        limit = _SAMPLE_ITEMS if options.limit is None else min(_SAMPLE_ITEMS, options.limit)
-        items = enumerate(islice(source.items(), limit))
-    encoder = ItemEncoder(source, options, 1)
-    sizes = [len(record) + 16 for _, record in encoder.records(items) if record is not None]
+        items = enumerate(islice(selection.items(), _SAMPLE_ITEMS))
+    encoder = ItemEncoder(selection.source, selection.options, 1, skip_errors=skip_errors)
+    made = (record for _, record in encoder.records(items))
+    sizes = [len(record) + FRAME_BYTES for record in made if isinstance(record, bytes)]
     mean = sum(sizes) / len(sizes) if sizes else 0.0
     return Sample(len(sizes), mean, encoder.encoder.schema.to_json()["features"])
 
 
-def choose_num_shards(source: Source, options: DatasetOptions, output: Output) -> int:
+def choose_num_shards(selection: Selection, output: Output, *, skip_errors: bool = False) -> int:
     """Return N: what OUT says, or for ``@auto`` a good number for this data.
 
     Shards of at most 200 MB, and a multiple of ``world * loader_workers`` so that every reader has
@@ -216,15 +294,15 @@ def choose_num_shards(source: Source, options: DatasetOptions, output: Output) -
     """
     if output.num_shards is not None:
         return output.num_shards
-    num_items = count_items(source, options)
+    num_items = selection.num_items
     if num_items is None:
         raise OptionError(
             "the number of items is not known before the end, so N can not be chosen",
             hint=f"say it: {output.name}@16, or --shards 16",
         )
-    total_bytes = sample(source, options).mean_frame_bytes * num_items
+    total_bytes = sample(selection, skip_errors=skip_errors).mean_frame_bytes * num_items
     needed = max(1, -(-int(total_bytes) // _MAX_AUTO_SHARD_BYTES))
-    readers = options.world * options.loader_workers
+    readers = selection.options.world * selection.options.loader_workers
     return max(1, min(-(-needed // readers) * readers, max(1, num_items)))
 
 

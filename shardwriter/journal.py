@@ -7,15 +7,12 @@ later frame of that writer. :class:`JournaledFile` holds that for every shard.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardwriter import canonical
 from shardwriter.crc32c import crc32c
-from shardwriter.storage import GrowingFile
-from shardwriter.storage.local import fdatasync, storage_errors
+from shardwriter.errors import StorageError
+from shardwriter.storage import GrowingFile, Storage
 
 
 class Journal:
@@ -23,53 +20,57 @@ class Journal:
 
     A line is ``crc32c-hex json``. Facts are idempotent: reading one twice changes nothing.
 
-    ==============  =============================================================================
-    ``skip``        ``{"skip": i, "reason": "dropped"}``: item i gives no record
-    ``schema``      features whose type has widened, as entries of the manifest; all of them, with
-                    their counts, at a checkpoint and at the end
-    ``labels``      the label counts, at a checkpoint and at the end
-    ``items``       the source ended: T
-    ``checkpoint``  a shard's records, bytes and crc32c that are safe on disk
-    ``sealed``      a shard is whole
-    ==============  =============================================================================
+    ==========  =================================================================================
+    ``skip``    ``{"skip": i, "reason": "dropped"}``: item i gives no record, as a map wanted;
+                ``{"skip": i, "reason": "error", "error": {...}}``: as it could not be made one
+    ``types``   features whose type has widened, as entries of the manifest
+    ==========  =================================================================================
+
+    Args:
+        storage: Where it lies.
+        path: The file; it must not be there yet.
+
+    Attributes:
+        num_bytes: Length of what was handed to the operating system.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, storage: Storage, path: str) -> None:
+        self._storage = storage
         self._path = path
         self._lines: list[bytes] = []
-        with storage_errors(path):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._descriptor = os.open(path, flags, 0o666)
+        self._file = storage.create(path)
+        self._has_failed = False  # nobody knows how much of a line was written then
+        self.num_bytes = 0
 
     def fact(self, **fact: Any) -> None:
         """Note a fact; it is in the file after the next flush."""
-        text = canonical.dumps(fact).encode("ascii")
-        self._lines.append(b"%08x %s" % (crc32c(text[:-1]), text))
+        self._lines.append(signed(fact))
 
     def flush(self) -> None:
         """Write the noted facts, so that they outlive this process."""
         if not self._lines:
             return
+        if self._has_failed:
+            raise StorageError("a write to it has failed before", path=self._path)
         data = b"".join(self._lines)
-        with storage_errors(self._path):
-            while data:
-                data = data[os.write(self._descriptor, data) :]
-                # A disk that is full may take half a line: the next flush goes on behind it.
-                self._lines = [data]
+        self._has_failed = True
+        self._file.write(data)
+        self._has_failed = False
         self._lines.clear()
+        self.num_bytes += len(data)
 
     def sync(self) -> None:
         """Write the noted facts, so that they outlive a power cut."""
         self.flush()
-        with storage_errors(self._path):
-            fdatasync(self._descriptor)
+        self._storage.sync(self._path)
 
     def close(self) -> None:
-        """Flush and close the file."""
+        """Close the file, with the facts that could not be written before."""
         try:
-            self.flush()
+            if not self._has_failed:
+                self.flush()
         finally:
-            os.close(self._descriptor)
+            self._file.close()
 
 
 class JournaledFile:
@@ -89,10 +90,32 @@ class JournaledFile:
         self._file.close()
 
 
-def read_journal(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield the facts of a journal up to the first line that is torn."""
-    for line in Path(path).read_bytes().splitlines(keepends=True):
+def signed(fact: Any) -> bytes:
+    """Return a fact as a line with its checksum."""
+    text = canonical.dumps(fact).encode("ascii")
+    return b"%08x %s" % (crc32c(text[:-1]), text)
+
+
+class Facts(NamedTuple):
+    """What a journal holds.
+
+    Attributes:
+        facts: Up to the first line that is torn.
+        num_bytes: Where that line begins.
+    """
+
+    facts: list[dict[str, Any]]
+    num_bytes: int
+
+
+def read_facts(data: bytes) -> Facts:
+    """Read signed lines up to the first that is torn."""
+    facts = []
+    num_bytes = 0
+    for line in data.splitlines(keepends=True):
         crc, _, text = line.partition(b" ")
         if not text.endswith(b"\n") or crc != b"%08x" % crc32c(text[:-1]):
-            return
-        yield json.loads(text)
+            break
+        facts.append(json.loads(text))
+        num_bytes += len(line)
+    return Facts(facts, num_bytes)

@@ -6,7 +6,7 @@ Counts that were gathered side by side are merged, and give what one counter wou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import add
@@ -57,8 +57,10 @@ class LabelCounts:
             label.count += 1
             if item_index > label.last:
                 label.last = item_index
-            elif item_index < label.first:  # 1 and 1.0 are one label: the first item spells it
-                label.first, label.spelled = item_index, str(key)
+            elif item_index < label.first:
+                label.first = item_index
+            if type(key) is float:
+                label.spelled = _spelling(label.spelled, str(key))
             if label.shards is not None:
                 label.shards[item_index % self._num_shards] += 1
 
@@ -96,8 +98,8 @@ class LabelCounts:
             mine = self._labels.get(key) or self._admit(key, theirs.spelled, theirs.first)
             if mine is None:
                 return
-            if theirs.first < mine.first:  # 1 and 1.0 are one label: the first item spells it
-                mine.spelled, mine.first = theirs.spelled, theirs.first
+            mine.first = min(mine.first, theirs.first)
+            mine.spelled = _spelling(mine.spelled, theirs.spelled)
             mine.last = max(mine.last, theirs.last)
             mine.count += theirs.count
             if mine.shards is not None and theirs.shards is not None:
@@ -111,6 +113,42 @@ class LabelCounts:
             return False
         return all(a.last < b.first for a, b in pairwise(labels))
 
+    def to_state(self) -> dict[str, Any]:
+        """Return all that is known, as JSON; see :meth:`from_state`."""
+        return {
+            "feature": self.feature,
+            "labels": [
+                [_key_json(key), label.spelled, label.count, label.shards, label.first, label.last]
+                for key, label in self._labels.items()
+            ],
+            "per_shard": self._per_shard,
+            "too_many": self.too_many,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], num_shards: int) -> LabelCounts:
+        """Return the counts of which :meth:`to_state` has told."""
+        counts = cls(state["feature"], num_shards)
+        counts._per_shard, counts.too_many = state["per_shard"], state["too_many"]
+        counts._labels = {_key(key): _Label(*label) for key, *label in state["labels"]}
+        return counts
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any], num_shards: int, kind: str | None) -> LabelCounts:
+        """Return the counts that a manifest has, of a feature of this kind.
+
+        It does not tell where a label stood first, so labels do not count as sorted.
+        """
+        counts = cls(entry["feature"], num_shards)
+        shards = entry.get("shards")
+        counts._per_shard = shards is not None
+        read = {"int64": int, "float": float}.get(kind or "", str)
+        for spelled, count in entry["counts"].items():
+            key = math.nan if spelled == "nan" and read is float else read(spelled)
+            row = None if shards is None else list(shards[spelled])
+            counts._labels[key] = _Label(spelled, count, row, 0, 0)
+        return counts
+
     def to_json(self) -> dict[str, Any] | None:
         """Return the manifest's ``labels``; None where nothing was counted."""
         labels = self._labels.values()
@@ -121,6 +159,22 @@ class LabelCounts:
         if self._per_shard:
             entry["shards"] = {label.spelled: label.shards for label in labels}
         return entry
+
+
+def _spelling(a: str, b: str) -> str:
+    """Return how a number is spelled that came as 1 and as 1.0: whoever came first."""
+    return a if a == b else max(a, b, key=lambda text: (not text.removeprefix("-").isdigit(), text))
+
+
+def _key_json(key: Any) -> Any:
+    return {"float": repr(float(key))} if not isinstance(key, (int, str)) else key
+
+
+def _key(entry: Any) -> Any:
+    if not isinstance(entry, dict):
+        return entry
+    number = float(entry["float"])
+    return math.nan if number != number else number
 
 
 def _labels(value: Any) -> Iterable[Any]:

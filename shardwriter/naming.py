@@ -84,6 +84,11 @@ class ShardPattern:
         return f"{self.name}.index"
 
 
+def ledger_file(name: str) -> str:
+    """Return the file name of the list of a dataset's items that gave an error."""
+    return f"{name}.errors.jsonl"
+
+
 def manifest_file(name: str) -> str:
     """Return the file name of a dataset's manifest."""
     return f"{name}.manifest.json"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from shardwriter.compression import Compression
 from shardwriter.errors import OptionError
@@ -17,6 +17,7 @@ from shardwriter.packing import Deflate, check_packing
 
 EngineName = Literal["process", "serial"]
 Backend = Literal["native", "tensorflow"]
+OnError = Literal["raise", "skip"]
 
 
 class _Skip:
@@ -47,6 +48,8 @@ class DatasetOptions:
 
     Attributes:
         map: Applied to the features of every item; may return SKIP.
+        filter: Asked of every item, as the source lists it, before items are numbered; those for
+            which it returns a false value are left out as if they were not there.
         limit: Only the first so many items; None for all.
         shuffle_seed: Writes the items in the order of permutation (T, seed); None for source order.
         label: Feature whose values are counted; None for the source's own label, if it has one.
@@ -58,6 +61,7 @@ class DatasetOptions:
     """
 
     map: Callable[[dict[str, Any]], Any] | None = None
+    filter: Callable[[Any], Any] | None = None
     limit: int | None = None
     shuffle_seed: int | None = None
     label: str | None = None
@@ -68,8 +72,10 @@ class DatasetOptions:
     deflate: Deflate = "isal-2"
 
     def __post_init__(self) -> None:
-        if self.map is not None and not callable(self.map):
-            raise OptionError(f"map is {type(self.map).__name__}, not a callable")
+        for name in ("map", "filter"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise OptionError(f"{name} is {type(function).__name__}, not a callable")
         if self.limit is not None and not _is_count(self.limit, 2**63):
             raise OptionError(f"limit is {self.limit!r}: it is a number of items, 0 or more")
         for name in ("world", "loader_workers"):
@@ -92,22 +98,59 @@ class RunOptions:
 
     Attributes:
         overwrite: Replace a finished dataset of this name, or discard an unfinished run.
+        resume: Go on with an unfinished run of the same job; begin where there is none, and do
+            nothing where its dataset is finished.
+        retry_errors: The same, and items that gave an error are tried again; of a finished dataset
+            too.
+        on_error: What becomes of an item that gives an error: ``raise`` ends the run, ``skip``
+            leaves a gap and an entry in the ledger.
+        max_errors: How many items may be skipped so; None for any number.
         engine: Who does the work: ``process``, with one worker the same as ``serial``.
         workers: Worker processes; None for as many as there are cores that may be used.
         item_timeout_s: The longest that one item may take, which needs a worker, be it one; None
             for any time.
         backend: Whose record writers are opened: ours, or ``tf.io.TFRecordWriter``.
         dali_index: Write ``<shard>.idx`` beside every shard.
+        mark_s: How often a worker notes how far it is, from ten times as long on: a resumed run
+            does about so many seconds of work again.
+        checkpoint_bytes: How many bytes of records a worker writes before it brings them to the
+            disk: after a power cut at most so many are made again.
     """
 
     overwrite: bool = False
+    resume: bool = False
+    retry_errors: bool = False
+    on_error: OnError = "raise"
+    max_errors: int | None = None
     engine: EngineName = "process"
     workers: int | None = 1
     item_timeout_s: float | None = None
     backend: Backend = "native"
     dali_index: bool = False
+    mark_s: float = 0.1
+    checkpoint_bytes: int = 256 << 20
 
     def __post_init__(self) -> None:
+        if self.overwrite and (self.resume or self.retry_errors):
+            raise OptionError(
+                "a run is gone on with or written over, not both",
+                hint="leave one of --resume and --overwrite off",
+            )
+        if self.on_error not in get_args(OnError):
+            raise OptionError(f"on_error is {self.on_error!r}", hint="raise or skip")
+        if self.max_errors is not None:
+            if not _is_count(self.max_errors):
+                raise OptionError(f"max_errors is {self.max_errors!r}: it is a number from 0 on")
+            if self.on_error != "skip":
+                raise OptionError(
+                    "max_errors counts items that are skipped", hint="add --on-error skip"
+                )
+        if not (isinstance(self.mark_s, (int, float)) and self.mark_s >= 0):
+            raise OptionError(f"mark_s is {self.mark_s!r}: it is a number of seconds, 0 or more")
+        if not _is_count(self.checkpoint_bytes) or self.checkpoint_bytes < 1:
+            raise OptionError(
+                f"checkpoint_bytes is {self.checkpoint_bytes!r}: it is a number from 1 on"
+            )
         if self.engine not in ("process", "serial"):
             raise OptionError(f"engine is {self.engine!r}", hint="process or serial")
         if self.workers is not None and (not _is_count(self.workers) or self.workers < 1):

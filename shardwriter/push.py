@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -18,16 +17,19 @@ from contextlib2 import ExitStack
 from shardwriter import canonical
 from shardwriter.compression import Compression
 from shardwriter.encode import RecordEncoder
-from shardwriter.engines.part import CHECKPOINT_BYTES, Done, GrowingShards, gather, note_types
+from shardwriter.engines.gather import outcome_of
+from shardwriter.engines.growing import GrowingShards
 from shardwriter.errors import OptionError, RecordTooLarge, ShardwriterError, StorageError
 from shardwriter.feature_types import FeatureType
 from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
 from shardwriter.packing import Packing
+from shardwriter.publication import begin, check_output, is_committed
+from shardwriter.run_facts import machine_facts
 from shardwriter.rundir import RunDirectory
 from shardwriter.shard import ShardFile
 from shardwriter.storage import LocalStorage
-from shardwriter.write import finish, machine_facts
+from shardwriter.write import finish
 
 _SOURCE = {"digest": canonical.digest({}), "kind": "push"}
 _ORDER = {"shuffle": None, "split": None}
@@ -44,8 +46,6 @@ class DatasetWriter:
     def __init__(self, shards: GrowingShards, encoder: RecordEncoder) -> None:
         self._shards = shards
         self._encoder = encoder
-        encoder.schema.on_widen = partial(note_types, shards.journal)
-        self._since_checkpoint = 0
         self._failed = False
         self.num_items = 0
         self.manifest: Manifest | None = None
@@ -69,10 +69,6 @@ class DatasetWriter:
             files = self._shards.files
             files[self.num_items % len(files)].write(record)
             self.num_items += 1
-            self._since_checkpoint += len(record)
-            if self._since_checkpoint >= CHECKPOINT_BYTES:
-                self._shards.checkpoint(self._encoder)
-                self._since_checkpoint = 0
             is_known = True
         except RecordTooLarge as error:
             is_known = True
@@ -175,10 +171,9 @@ class _Begun:
     def publish(self, shards: GrowingShards, encoder: RecordEncoder, num_items: int) -> Manifest:
         """Seal and publish; refuse shards that hold half of a write that failed."""
         run = self.run
-        by_number = shards.seal(encoder, num_items)
-        base = RecordEncoder(len(by_number), label=encoder.labels.feature)
-        done = Done(encoder.schema.features, encoder.labels, by_number)
-        outcome = gather(base, [done], num_items)
+        by_number = shards.seal()
+        payload_bytes = sum(shard.payload_bytes for shard in by_number.values())
+        outcome = outcome_of(encoder, by_number, num_items, [], [], payload_bytes, {})
         for number, sealed in enumerate(outcome.shards):
             path, index_path = run.shard_path(number), run.index_path(number)
             found = run.storage.size(path), run.storage.size(index_path)
@@ -192,6 +187,7 @@ class _Begun:
             source=_SOURCE,
             order=_ORDER,
             packing=_packing(self._output),
+            hint="record i belongs to shard i mod N; open_writer deals records by itself",
         )
         self._published = True
         return manifest
@@ -199,7 +195,7 @@ class _Begun:
     def discard(self) -> None:
         """Throw the run away unless it was published."""
         # What was pushed can not be asked for again, so there is nothing to resume.
-        if not self._published and not self.run.is_committed:
+        if not self._published and not is_committed(self.run):
             self.run.discard()
 
 
@@ -215,10 +211,10 @@ def _begin(stack: Any, output: Output, *, overwrite: bool) -> _Begun:
     """Claim and begin a run that is thrown away unless it was published."""
     run = RunDirectory.claim(output.directory, output.name, LocalStorage())
     stack.callback(run.release)
-    run.check_output(overwrite=overwrite, pattern=output.pattern(1))
+    check_output(run, overwrite=overwrite, pattern=output.pattern(1))
     begun = _Begun(run, output)
     stack.callback(begun.discard)
-    run.begin({"job": _job(output), "source": _SOURCE, **machine_facts()})
+    begin(run, {"job": _job(output), "source": _SOURCE, **machine_facts()})
     return begun
 
 
@@ -245,9 +241,7 @@ def _job(output: Output) -> str:
 
 def _growing(stack: Any, run: RunDirectory, output: Output) -> GrowingShards:
     assert output.num_shards is not None
-    journal = run.journal(attempt=0, worker=0)
-    stack.callback(journal.close)
-    return GrowingShards(stack, run, journal, range(output.num_shards), _packing(output))
+    return GrowingShards(stack, run, range(output.num_shards), _packing(output))
 
 
 def _packing(output: Output) -> Packing:

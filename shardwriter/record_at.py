@@ -9,7 +9,7 @@ from typing import Final
 from isal import isal_zlib
 
 from shardwriter.compressed_writer import EMPTY_DEFLATE
-from shardwriter.compression import DEFLATE_ERROR, RAW_WBITS, InflateStream
+from shardwriter.compression import DEFLATE_ERROR, RAW_WBITS, Compression, InflateStream
 from shardwriter.errors import CorruptFile
 from shardwriter.index import Index, Place
 from shardwriter.storage.local import storage_errors
@@ -63,12 +63,9 @@ class IndexedReader:
 
     def _read_piece(self, path: str, place: Place, position: int) -> list[bytes]:
         """Return the records of a frame, member or block."""
-        with storage_errors(path), open(path, "rb") as file:
-            file.seek(place.begin)
-            piece = file.read(place.end - place.begin)
         first = position - place.skip
         try:
-            records = list(read_frames(self._uncompressed(piece, path), path=path))
+            records = read_piece(path, place.begin, place.end, self._index.compression)
         except CorruptFile as error:
             error.record_index = first + (error.record_index or 0)
             # Of a member it is not known where in the uncompressed stream it begins.
@@ -88,18 +85,32 @@ class IndexedReader:
             )
         return records
 
-    def _uncompressed(self, piece: bytes, path: str) -> ByteStream:
-        if self._index.compression == "none":
-            return BytesIO(piece)
-        if self._index.compression == "gzip":
-            return InflateStream(BytesIO(piece), "gzip", path)
-        # Behind a whole block, and nowhere else, the empty last block ends the stream.
-        inflater = isal_zlib.decompressobj(wbits=RAW_WBITS)
-        why = "it is no whole block"
-        try:
-            data = inflater.decompress(piece + EMPTY_DEFLATE)
-            if inflater.eof and not inflater.unused_data:
-                return BytesIO(data)
-        except DEFLATE_ERROR as error:
-            why = str(error)
-        raise CorruptFile(f"compressed data is broken: {why}", kind="bad-deflate", path=path)
+
+def read_piece(path: str, begin: int, end: int, compression: Compression) -> list[bytes]:
+    """Return the records of the frames, the member or the block between two offsets of a file.
+
+    Raises:
+        CorruptFile: They are damaged.
+        StorageError: The file can not be read.
+    """
+    with storage_errors(path), open(path, "rb") as file:
+        file.seek(begin)
+        piece = file.read(end - begin)
+    return list(read_frames(_uncompressed(piece, path, compression), path=path))
+
+
+def _uncompressed(piece: bytes, path: str, compression: Compression) -> ByteStream:
+    if compression == "none":
+        return BytesIO(piece)
+    if compression == "gzip":
+        return InflateStream(BytesIO(piece), "gzip", path)
+    # Behind a whole block, and nowhere else, the empty last block ends the stream.
+    inflater = isal_zlib.decompressobj(wbits=RAW_WBITS)
+    why = "it is no whole block"
+    try:
+        data = inflater.decompress(piece + EMPTY_DEFLATE)
+        if inflater.eof and not inflater.unused_data:
+            return BytesIO(data)
+    except DEFLATE_ERROR as error:
+        why = str(error)
+    raise CorruptFile(f"compressed data is broken: {why}", kind="bad-deflate", path=path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwriter.manifest import Manifest
+from shardwriter.naming import ledger_file
 from shardwriter.scan import FileScan
 from shardwriter.show import ShownRecord
 from shardwriter.stats import Finding, Report, SetReport
@@ -45,23 +47,27 @@ def _console() -> Console:
     return Console(highlight=False, soft_wrap=True, markup=False)
 
 
-def print_written(manifest: Manifest, directory: str, elapsed_s: float) -> None:
-    """Print what a write has made."""
+def print_written(manifest: Manifest, directory: str, elapsed_s: float | None) -> None:
+    """Print what a write has made; None: not all of it in this time."""
     console = _console()
     names = manifest.pattern.template.replace("{shard}", "*")
     counts = [shard.num_records for shard in manifest.shards]
     each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,}-{max(counts):,}"
-    rate = rate_text(manifest.num_items, elapsed_s)
-    speed = f"{bytes_text(manifest.file_bytes / max(elapsed_s, 1e-9))}/s"
     rows = [
         ("records", f"{manifest.num_records:,} ({each} a shard)"),
         ("shards", f"{manifest.num_shards:,}  {names}"),
         ("bytes", bytes_text(manifest.file_bytes)),
         ("features", _names(sorted(manifest.features))),
-        ("time", f"{elapsed_s:.2f} s, {rate}, {speed}"),
     ]
+    if elapsed_s is not None:
+        rate = rate_text(manifest.num_items, elapsed_s)
+        speed = f"{bytes_text(manifest.file_bytes / max(elapsed_s, 1e-9))}/s"
+        rows.append(("time", f"{elapsed_s:.2f} s, {rate}, {speed}"))
     if manifest.gaps:
-        rows.insert(1, ("skipped", f"{len(manifest.gaps):,} of {manifest.num_items:,} items"))
+        ledger = ledger_file(manifest.name)
+        listed = f"; errors are listed in {ledger}" if Path(directory, ledger).exists() else ""
+        skipped = f"{len(manifest.gaps):,} of {manifest.num_items:,} items{listed}"
+        rows.insert(1, ("skipped", skipped))
     if manifest.labels:
         rows.insert(4, ("labels", f"{len(manifest.labels['counts']):,} values"))
     _print_pairs(console, rows)

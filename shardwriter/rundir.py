@@ -1,4 +1,4 @@
-"""The run directory: where a dataset grows, and how it becomes final.
+"""The run directory: where a dataset grows.
 
 ::
 
@@ -8,12 +8,14 @@
       shard-00000 ...        growing shards
       index-00000 ...        u64 end of every frame; compressed: u64 end, u64 records of a member
       journal-<attempt>-<worker>    facts, one a line, with a checksum
+      mark-<attempt>-<worker>       how far the worker has come: outlives the process
+      checkpoint-<attempt>-<worker> the same, brought to the disk: outlives a power cut
+      base                   where the attempt began: all that earlier ones have left
       commit.json            the finished manifest: its presence is the commit point
 
 The journal may be ahead of the shards and never behind: a fact about item i is written before any
-later frame of that writer. Before commit.json exists nothing outside this folder was touched.
-After it exists the publication can only be finished: whoever finds it goes through the same list of
-steps, each of which can be repeated, and the manifest comes last. So a final name is never partial.
+later frame of that writer. :mod:`shardwriter.recovery` reads all this, and
+:mod:`shardwriter.publication` makes it final.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,33 +34,20 @@ from numpy.typing import NDArray
 
 from shardwriter import canonical
 from shardwriter.compression import Compression
-from shardwriter.crc32c import extend_crc32c
-from shardwriter.errors import ManifestError, OutputBusy, OutputExists, StorageError
-from shardwriter.index import KINDS, columns, dali_index, index_chunks, index_head
-from shardwriter.journal import Journal, read_journal
-from shardwriter.manifest import IndexEntry, Manifest, SealedShard, load_manifest, parse_manifest
-from shardwriter.naming import (
-    DALI_INDEX_SUFFIX,
-    ShardPattern,
-    generations,
-    manifest_file,
-    partial_dir,
-    pattern_from_template,
-)
+from shardwriter.errors import OutputBusy, StorageError
+from shardwriter.index import columns
+from shardwriter.journal import Journal
+from shardwriter.naming import partial_dir
+from shardwriter.snapshot import Base, Snapshot
 from shardwriter.storage import Storage
 from shardwriter.storage.descriptor import Descriptor
 from shardwriter.storage.local import storage_errors
 
 FORMAT: Final = "shardwriter.run/1"
-_DALI_MARK: Final = "dali"  # this run has .idx files to publish
-
-
-def taken_by(file_names: list[str], name: str, pattern: ShardPattern | None) -> str | None:
-    """Tell which files of a folder are a dataset of a name; None where none are."""
-    found = list(generations(file_names, name, [pattern]))
-    if found:
-        return found[0].template.replace("{shard}", "*")
-    return "its manifest" if manifest_file(name) in file_names else None
+_ENDING_S: Final = 5.0  # how long the workers of a process that was killed may hold its lock
+_HOLDER = re.compile(r"process (\d+) on (.+)")
+_RUN: Final = "run.json"
+_BASE: Final = "base"
 
 
 def _process_name() -> str:
@@ -74,6 +66,7 @@ class RunDirectory:
         self.path = os.path.join(directory, partial_dir(name))
         self.storage = storage
         self._lock = lock
+        self._is_discarded = False
 
     @classmethod
     def claim(cls, directory: str, name: str, storage: Storage) -> RunDirectory:
@@ -92,6 +85,7 @@ class RunDirectory:
             ) from None
         path = os.path.join(directory, partial_dir(name))
         lock_path = os.path.join(path, "lock")
+        give_up = time.monotonic() + _ENDING_S
         while True:
             with storage_errors(path):
                 os.makedirs(path, exist_ok=True)
@@ -104,13 +98,10 @@ class RunDirectory:
                 except BlockingIOError:
                     holder = os.pread(lock, 4096, 0).decode("utf-8", "replace").strip()
                     os.close(lock)
-                    if holder == _process_name():
-                        holder = "this program"
-                    raise OutputBusy(
-                        f"{name!r} is being written by {holder or 'another process'}",
-                        path=path,
-                        hint="wait for it to end, or write under another name",
-                    ) from None
+                    if _has_ended(holder) and time.monotonic() < give_up:
+                        time.sleep(0.02)  # its workers are about to end too
+                        continue
+                    raise _busy(name, path, holder) from None
                 # The lock counts only if it is still the one that the path names.
                 try:
                     current = os.stat(lock_path)
@@ -130,85 +121,101 @@ class RunDirectory:
     # -- what was found ----------------------------------------------------------------------------
 
     @property
-    def is_committed(self) -> bool:
-        """Whether a publication was begun that is not finished."""
-        return os.path.exists(self._file("commit.json"))
+    def is_worth_keeping(self) -> bool:
+        """Whether an attempt has brought anything into this folder that another can go on with."""
+        if self._is_discarded:
+            return False
+        if _RUN not in self.storage.list(self.path):
+            return False
+        base = self.read_base()
+        return base.is_worth_keeping or any(
+            snapshot.is_worth_keeping
+            for worker in self.workers(base.attempt)
+            for snapshot in self.read_snapshots(base.attempt, worker)
+        )
 
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether an earlier run left work here."""
-        return os.path.exists(self._file("run.json"))
-
-    def _finished(self) -> ShardPattern | None:
-        """Return the pattern of the finished dataset that is there; None where there is none."""
-        try:
-            return load_manifest(os.path.join(self.directory, manifest_file(self.name))).pattern
-        except (OSError, ManifestError):
-            return None
-
-    def check_output(self, *, overwrite: bool, pattern: ShardPattern | None = None) -> None:
-        """Finish what was committed, and refuse to destroy what is there.
-
-        Args:
-            overwrite: Whether a dataset may be replaced, and an unfinished run discarded.
-            pattern: What is to be written, with any N.
+    def facts(self) -> dict[str, Any]:
+        """Return what run.json says.
 
         Raises:
-            OutputExists: A dataset or an unfinished run of this name is there, without
-                ``overwrite``.
+            StorageError: It can not be read.
         """
-        if self.is_committed:
-            self.roll_forward()
-        if overwrite:
-            return
-        taken = taken_by(self.storage.list(self.directory), self.name, pattern)
-        if taken is not None:
-            if not self.is_unfinished:
-                self.discard()  # made by claim() a moment ago
-            raise OutputExists(
-                f"a dataset {self.name!r} is there already ({taken})",
-                path=self.directory,
-                hint="--overwrite replaces it once the new one is whole; or choose another name",
-            )
-        if self.is_unfinished:
-            raise OutputExists(
-                f"an unfinished run of {self.name!r} is there",
-                path=self.path,
-                hint="--overwrite discards it and starts again",
-            )
+        path = self.file(_RUN)
+        with storage_errors(path):
+            data = Path(path).read_bytes()
+        try:
+            facts = canonical.loads(data)
+            if not isinstance(facts, dict) or facts.get("format") != FORMAT:
+                raise ValueError
+        except ValueError:
+            raise StorageError(
+                "it is not what this version of shardwriter writes",
+                path=path,
+                hint="--overwrite discards the run and starts again",
+            ) from None
+        return facts
 
     # -- while the dataset grows -------------------------------------------------------------------
 
-    def begin(self, run: dict[str, Any]) -> None:
+    def begin(self, facts: Mapping[str, Any]) -> None:
         """Empty the directory and write run.json, the first thing in it."""
-        self._empty()
-        found = self._finished()
-        replaces = None if found is None else [found.template, found.num_shards]
-        facts = {"format": FORMAT, "replaces": replaces, **run}
-        self._write_synced("run.json", canonical.dumps(facts))
-        self.storage.sync_directory(self.directory)  # the run directory's own name
+        self.empty()
+        run = {"format": FORMAT, **facts}
+        self.write_synced(_RUN, canonical.dumps(run).encode("ascii"))
+        self._sync_above()
+
+    def _sync_above(self) -> None:
+        """Bring the run directory's own name to the disk, and those of the folders it lies in."""
+        self.storage.sync_directory(self.directory)
+        with contextlib.suppress(StorageError):  # a folder of other people's
+            self.storage.sync_directory(os.path.dirname(self.directory))
 
     def shard_path(self, shard: int) -> str:
         """Path of a growing shard."""
-        return self._file(f"shard-{shard:05d}")
+        return self.file(f"shard-{shard:05d}")
 
     def index_path(self, shard: int) -> str:
         """Path of a growing shard's index."""
-        return self._file(f"index-{shard:05d}")
-
-    @property
-    def has_checkpoint(self) -> bool:
-        """Whether this run has brought anything to the disk that is worth keeping."""
-        return any(
-            "checkpoint" in fact
-            for file_name in self.storage.list(self.path)
-            if file_name.startswith("journal-")
-            for fact in read_journal(self._file(file_name))
-        )
+        return self.file(f"index-{shard:05d}")
 
     def journal(self, attempt: int, worker: int) -> Journal:
         """Open a journal; each attempt and worker has its own."""
-        return Journal(self._file(f"journal-{attempt}-{worker}"))
+        return Journal(self.storage, self.file(f"journal-{attempt}-{worker}"))
+
+    def write_snapshot(self, attempt: int, worker: int, snapshot: Snapshot) -> None:
+        """Replace a worker's mark, or its checkpoint."""
+        if snapshot.is_synced:
+            self.write_synced(f"checkpoint-{attempt}-{worker}", snapshot.to_line())
+        else:
+            self._write(f"mark-{attempt}-{worker}", snapshot.to_line(), synced=False)
+
+    def read_snapshots(self, attempt: int, worker: int) -> list[Snapshot]:
+        """Return a worker's snapshots that are whole, the newest first."""
+        found = [
+            Snapshot.from_line(self.read(f"{kind}-{attempt}-{worker}"))
+            for kind in ("mark", "checkpoint")
+        ]
+        whole = [snapshot for snapshot in found if snapshot is not None]
+        return sorted(whole, key=lambda snapshot: -snapshot.number)
+
+    def write_base(self, base: Base) -> None:
+        """Note where an attempt begins; what earlier ones have noted is done with."""
+        self.write_synced(_BASE, base.to_line())
+        for file_name in self.storage.list(self.path):
+            kind, _, rest = file_name.partition("-")
+            attempt = rest.partition("-")[0]
+            if kind in ("mark", "checkpoint", "journal") and attempt != str(base.attempt):
+                self.storage.delete(self.file(file_name))
+
+    def read_base(self) -> Base:
+        """Return where the last attempt began."""
+        return Base.from_line(self.read(_BASE)) or Base()
+
+    def workers(self, attempt: int) -> list[int]:
+        """Return the workers that an attempt had."""
+        names = self.storage.list(self.path)
+        begin = f"journal-{attempt}-"
+        return sorted(int(name[len(begin) :]) for name in names if name.startswith(begin))
 
     def index_columns(self, shard: int, compression: Compression) -> NDArray[np.uint64]:
         """Return what the index has of a sealed shard.
@@ -223,144 +230,67 @@ class RunDirectory:
         turned: NDArray[np.uint64] = rows.T
         return turned
 
-    def _index_rows(self, shard: int, compression: Compression) -> int:
+    def index_rows(self, shard: int, compression: Compression) -> int:
+        """Return how many rows that is."""
         return (self.storage.size(self.index_path(shard)) or 0) // (8 * columns(compression))
 
-    # -- how it becomes final ----------------------------------------------------------------------
+    # -- its files ---------------------------------------------------------------------------------
 
-    def write_index(
-        self,
-        pattern: ShardPattern,
-        shards: list[SealedShard],
-        gaps: list[int],
-        *,
-        compression: Compression = "none",
-        dali: bool,
-    ) -> IndexEntry:
-        """Join the shards' indexes into the dataset's, and make ``.idx`` files if asked."""
-        found = (self.index_columns(shard, compression) for shard in range(len(shards)))
-        counts = [self._index_rows(shard, compression) for shard in range(len(shards))]
-        head = index_head(counts, KINDS[compression], len(gaps))
-        path = self._file("index")
-        file = self.storage.create(path)
-        crc = size = 0
-        for chunk in index_chunks(found, head, gaps):
-            file.write(chunk)
-            crc = extend_crc32c(crc, chunk)
-            size += len(chunk)
-        self.storage.sync(path)
-        file.close()
-        if dali:
-            self._write_synced(_DALI_MARK, "")
-            for shard in range(len(shards)):
-                path = self._file(f"dali-{shard:05d}")
-                file = self.storage.create(path)
-                file.write(dali_index(self.index_columns(shard, "none")[0]))
-                self.storage.sync(path)
-                file.close()
-        return IndexEntry(pattern.index_file, size, crc)
+    def file(self, file_name: str) -> str:
+        """Return the path of a file in this folder."""
+        return os.path.join(self.path, file_name)
 
-    def publish(self, manifest: Manifest) -> None:
-        """Commit to this manifest and give every file its final name.
+    def read(self, file_name: str) -> bytes:
+        """Return the bytes of a small file; none where there is no file."""
+        path = self.file(file_name)
+        with storage_errors(path):
+            try:
+                return Path(path).read_bytes()
+            except FileNotFoundError:
+                return b""
 
-        Raises:
-            StorageError: A final name can not be given; nothing outside this folder was touched.
-        """
-        self._check_names(manifest.pattern)
+    def write_synced(self, file_name: str, data: bytes) -> None:
+        """Make a small file appear on the disk, whole or not at all."""
+        self._write(file_name, data, synced=True)
         self.storage.sync_directory(self.path)
-        self._write_synced("commit.json", manifest.dumps())
-        self.roll_forward()
-        self.discard()
 
-    def _check_names(self, pattern: ShardPattern) -> None:
-        """Refuse before the commit what could not be finished after it."""
-        names = [*pattern.shard_files, pattern.index_file, pattern.manifest_file]
-        for name in names:
-            target = os.path.join(self.directory, name)
-            if os.path.isdir(target):
-                raise StorageError("a folder of this name is in the way", path=target)
+    def _write(self, file_name: str, data: bytes, *, synced: bool) -> None:
+        path = self.file(file_name)
+        growing = path + ".new"
+        file = self.storage.create(growing)
+        file.write(data)
+        if synced:
+            self.storage.sync(growing)
+        file.close()
+        self.storage.publish(growing, path)
 
-    def roll_forward(self) -> None:
-        """Go through the steps of a publication; those already done change nothing.
+    def empty(self, last: str | None = None) -> None:
+        """Delete everything but the lock.
 
-        Afterwards the run directory is empty, and still claimed.
+        run.json goes first, and for good: nobody may go on with what is left of a run that is half
+        deleted.
+
+        Args:
+            last: A file that goes after all others, which it speaks for.
         """
-        text = Path(self._file("commit.json")).read_text(encoding="ascii")
-        manifest = parse_manifest(text, self._file("commit.json"))
-        pattern, storage = manifest.pattern, self.storage
-        final = os.path.join(self.directory, pattern.manifest_file)
-        # The manifest there may have the same text and be of an older run of the same job: only
-        # where the index has left, which is the last to go, was everything done but the cleaning.
-        if storage.size(self._file("index")) is None and self._holds(final, text):
-            self._clean_up(pattern)
-            return
-        with_dali = storage.size(self._file(_DALI_MARK)) is not None
-        storage.delete(final)
-        storage.sync_directory(self.directory)
-        for shard, file_name in enumerate(pattern.shard_files):
-            target = os.path.join(self.directory, file_name)
-            size = manifest.shards[shard].file_bytes
-            self._publish(self.shard_path(shard), target, size)
-            if with_dali:
-                storage.publish(self._file(f"dali-{shard:05d}"), target + DALI_INDEX_SUFFIX)
-            else:
-                storage.delete(target + DALI_INDEX_SUFFIX)  # of an older run
-        target = os.path.join(self.directory, pattern.index_file)
-        self._publish(self._file("index"), target, manifest.index.file_bytes)
-        storage.sync_directory(self.directory)
-        self._write_synced("manifest", text)
-        storage.publish(self._file("manifest"), final)
-        storage.sync_directory(self.directory)
-        self._clean_up(pattern)
-
-    def _publish(self, source: str, target: str, file_bytes: int) -> None:
-        """Give a file its final name; one that has left must be there, and not an older one."""
-        if self.storage.size(source) is None and self.storage.size(target) != file_bytes:
-            raise StorageError(
-                "a file of the run that is to be published is gone",
-                path=source,
-                hint=f"delete {self.path} and write the dataset again",
-            )
-        self.storage.publish(source, target)
-
-    def _holds(self, path: str, text: str) -> bool:
-        try:
-            return Path(path).read_text(encoding="ascii") == text
-        except (OSError, UnicodeDecodeError):
-            return False
-
-    def _clean_up(self, current: ShardPattern) -> None:
-        """Delete other generations, then everything in the run directory but the lock."""
-        found = generations(self.storage.list(self.directory), self.name, [self._replaced()])
-        for pattern, shards in found.items():
-            if pattern != current:
-                for shard in shards:
-                    path = os.path.join(self.directory, pattern.shard_file(shard))
-                    # The shard goes last: it is what tells that there is something to delete.
-                    self.storage.delete(path + DALI_INDEX_SUFFIX)
-                    self.storage.delete(path)
-        self._empty()
-
-    def _replaced(self) -> ShardPattern | None:
-        """Return the files of the dataset that this run replaces, as run.json has them."""
-        try:
-            run = canonical.loads(Path(self._file("run.json")).read_bytes())
-            template, num_shards = run["replaces"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return pattern_from_template(template, num_shards)
-
-    def _empty(self) -> None:
-        """Delete everything but the lock; commit.json last, so that cleaning can be finished."""
-        files = self.storage.list(self.path)
-        for file_name in sorted(files, key=lambda name: name == "commit.json"):
-            if file_name != "lock":
-                self.storage.delete(self._file(file_name))
+        names = [name for name in self.storage.list(self.path) if name not in ("lock", last)]
+        if _RUN in names:
+            self.storage.delete(self.file(_RUN))
+            self.storage.sync_directory(self.path)
+            names.remove(_RUN)
+        for name in names:
+            self.storage.delete(self.file(name))
+        if names:
+            self.storage.sync_directory(self.path)
+        if last is not None:
+            self.storage.delete(self.file(last))
 
     def discard(self) -> None:
-        """Delete the run directory; the lock file goes last."""
-        self._empty()
-        self.storage.delete(self._file("lock"))
+        """Delete the run directory; the lock file goes last. Discarding twice does nothing."""
+        if not self._is_discarded:
+            self.empty()
+            self._is_discarded = True  # should Ctrl-C come now: without the lock it is not ours
+            self.storage.delete(self.file("lock"))
         # Another process may have made its own lock there a moment ago: then the folder is its.
         with contextlib.suppress(OSError):
             os.rmdir(self.path)
@@ -375,16 +305,37 @@ class RunDirectory:
     def __exit__(self, *exc_info: object) -> None:
         self.release()
 
-    def _file(self, file_name: str) -> str:
-        return os.path.join(self.path, file_name)
 
-    def _write_synced(self, file_name: str, text: str) -> None:
-        """Make a small file appear whole or not at all."""
-        path = self._file(file_name)
-        growing = path + ".new"
-        file = self.storage.create(growing)
-        file.write(text.encode("ascii"))
-        self.storage.sync(growing)
-        file.close()
-        self.storage.publish(growing, path)
-        self.storage.sync_directory(self.path)
+def _has_ended(holder: str) -> bool:
+    """Tell whether the process that has named itself in the lock is no more."""
+    found = _HOLDER.fullmatch(holder)
+    if found is None or found[2] != os.uname().nodename:
+        return False
+    try:
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return _is_waited_for(int(found[1]))
+
+
+def _is_waited_for(process: int) -> bool:
+    """Tell whether a process has ended, and only whoever started it has not asked how."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:  # no Linux, or it is gone now
+        return False
+    return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
+
+
+def _busy(name: str, path: str, holder: str) -> OutputBusy:
+    if holder == _process_name():
+        holder = "this program"
+    elif _has_ended(holder):
+        holder = f"what {holder} has started, and left behind when it ended"
+    return OutputBusy(
+        f"{name!r} is being written by {holder or 'another process'}",
+        path=path,
+        hint="wait for it to end, or write under another name",
+    )

@@ -55,7 +55,17 @@ class FeatureSummary:
             entry.get("encoding", "list"),
             entry.get("format"),
         )
-        return cls(feature_type, entry["present"], entry["unset"], entry.get("vocabulary"))
+        return cls(
+            feature_type,
+            entry["present"],
+            entry["unset"],
+            entry.get("vocabulary"),
+            entry.get("first_item"),
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the entry with what a manifest does not tell: where the type comes from."""
+        return {**self.to_json(), "first_item": self.first_item}
 
 
 class Schema:
@@ -151,7 +161,8 @@ class Schema:
                 else:
                     unset = value is UNSET or self._describe(name, value).kind is None
                 summary.unset -= unset
-                if not summary.present and name not in self.plan:
+                is_known = name in self.plan or summary.type != FeatureType()
+                if not summary.present and not is_known:
                     del self.features[name], self._seen[name]
             if name == failed:
                 return

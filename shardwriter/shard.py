@@ -1,4 +1,4 @@
-"""One shard file's life: create -> write -> seal, or abandon.
+"""One shard file's life: create, or go on with it -> write -> seal, or abandon.
 
 While it grows it lies in the run directory with a second file beside it, its index: the u64 offset
 behind every frame; of a compressed shard ``u64 end | u64 records`` of every member. Counts, sizes,
@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwriter.manifest import SealedShard
 from shardwriter.storage import Storage
-from shardwriter.tfrecord import FRAME_BYTES, Written
+from shardwriter.tfrecord import FRAME_BYTES, NOTHING_WRITTEN, Written
 
 _INDEX_BATCH: Final = 64  # flushes of the shard to one of its index
 
@@ -64,6 +64,7 @@ class ShardFile:
         index_path: The file for its index.
         open_writer: Opens what frames the records and writes ``path``.
         compressed: Whether that writer packs frames into members.
+        written: What an earlier attempt has left in the file; what follows it there is cut off.
 
     Attributes:
         write: Appends one record, given as bytes.
@@ -78,15 +79,23 @@ class ShardFile:
         open_writer: Callable[[OnFlush], RecordWriter],
         *,
         compressed: bool = False,
+        written: Written = NOTHING_WRITTEN,
     ) -> None:
         self._storage = storage
         self._path = path
         self._index_path = index_path
-        self._index = storage.create(index_path)
-        self._end = 0
+        self.index_bytes = written.num_pieces * (16 if compressed else 8)
+        if written.num_pieces:
+            self._index = storage.append(index_path, self.index_bytes)
+        else:
+            self._index = storage.create(index_path)
+        self._end = written.stream_bytes
         self._rows: list[bytes] = []
-        self.index_bytes = 0
-        self._writer = open_writer(self._note_member if compressed else self._note_frames)
+        try:
+            self._writer = open_writer(self._note_member if compressed else self._note_frames)
+        except BaseException:
+            self._index.close()
+            raise
         # The writer's own method: a call in between would cost as much as framing a short record.
         self.write: Callable[[bytes], None] = self._writer.write
         self._open = True
@@ -111,17 +120,18 @@ class ShardFile:
         """Records so far."""
         return self._writer.num_records
 
-    def flush(self) -> None:
-        """Hand what is buffered to the operating system; a compressed shard has whole members."""
+    def flush(self) -> Written:
+        """Hand what can stand in the file to the operating system, and say how much that is."""
         self._writer.flush()
         self._flush_index()
+        return self._writer.written
 
     def checkpoint(self) -> Written:
         """Bring what can stand in the file to the disk, and say how much that is."""
-        self.flush()
+        written = self.flush()
         self._storage.sync(self._path)
         self._storage.sync(self._index_path)
-        return self._writer.written
+        return written
 
     def seal(self) -> SealedShard:
         """Write the last bytes, bring them to the disk, close, and say what the shard is."""

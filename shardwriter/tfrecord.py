@@ -45,19 +45,26 @@ class BinarySink(Protocol):
 
 
 class Written(NamedTuple):
-    """What of a shard stands in its file.
+    """What of a shard stands in its file: enough to go on behind it.
 
     Attributes:
         num_records: Its records.
+        stream_bytes: Bytes of their uncompressed frames.
+        crc32c: Of those frames.
         file_bytes: Bytes of the file.
-        crc32c: Of the uncompressed frames of those records.
         file_crc32c: Of the file's bytes, where it is compressed.
+        num_pieces: Frames of a plain shard; members or blocks of a compressed one.
     """
 
     num_records: int
-    file_bytes: int
+    stream_bytes: int
     crc32c: int
-    file_crc32c: int | None = None
+    file_bytes: int
+    file_crc32c: int | None
+    num_pieces: int
+
+
+NOTHING_WRITTEN: Final = Written(0, 0, 0, 0, None, 0)
 
 
 def open_sink(file: str | os.PathLike[str] | BinarySink) -> BinarySink:
@@ -100,6 +107,7 @@ class TFRecordWriter:
         file: A path (the file is created or emptied) or an open binary sink.
         buffer_bytes: Frames are gathered up to this size and handed on in one piece.
         on_flush: Told of the payload sizes of the frames that were handed on.
+        written: What the sink holds already; records go behind it.
 
     Example:
         >>> with TFRecordWriter("train.tfrecord") as writer:  # doctest: +SKIP
@@ -112,6 +120,7 @@ class TFRecordWriter:
         *,
         buffer_bytes: int = 1 << 18,
         on_flush: Callable[[list[int]], None] | None = None,
+        written: Written = NOTHING_WRITTEN,
     ) -> None:
         self._sink = open_sink(file)
         self._buffer_bytes = buffer_bytes
@@ -119,9 +128,9 @@ class TFRecordWriter:
         self._parts: list[bytes] = []  # header, payload, footer of each frame
         self._pending_bytes = 0
         self._headers: dict[int, bytes] = {}
-        self._crc32c = 0
-        self._written_bytes = 0
-        self._flushed_records = 0
+        self._crc32c = written.crc32c
+        self._written_bytes = written.stream_bytes
+        self._flushed_records = written.num_records
         self._closed = False
         self._failure: BaseException | None = None  # nobody knows how much the sink took then
         self._failed_at: TracebackType | None = None
@@ -192,7 +201,8 @@ class TFRecordWriter:
     @property
     def written(self) -> Written:
         """What stands in the file: all that was flushed."""
-        return Written(self._flushed_records, self._written_bytes, self._crc32c)
+        size, count = self._written_bytes, self._flushed_records
+        return Written(count, size, self._crc32c, size, None, count)
 
     def flush(self) -> None:
         """Hand the buffered frames on."""

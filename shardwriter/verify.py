@@ -13,7 +13,9 @@ from shardwriter.shard_sets import ShardSet
 from shardwriter.stats import Finding, Report, stats
 
 
-def verify(path: str, *, progress: Callable[[int, int], None] | None = None) -> Report:
+def verify(
+    path: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
+) -> Report:
     """Prove a dataset that has a manifest.
 
     Args:
@@ -24,7 +26,7 @@ def verify(path: str, *, progress: Callable[[int, int], None] | None = None) -> 
         OptionError: The path names nothing, or several datasets.
         ManifestError: There is no manifest, or it can not be used.
     """
-    shard_set = find_one(path)
+    shard_set = find_one(os.fspath(path))
     manifest = _required_manifest(shard_set)
     report = stats(
         os.path.join(shard_set.directory, manifest.pattern.manifest_file), progress=progress

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -40,7 +40,7 @@ class Worker:
     index: int
     num_workers: int
     num_shards: int
-    shards: range
+    shards: Sequence[int]
     _seed: int = field(default=0, repr=False)
     _source_index: Callable[[int], int] = field(default=int, repr=False)
     slot: ItemSlot = field(default_factory=new_slot, repr=False)

@@ -2,44 +2,54 @@
 
 ::
 
-    options checked -> output looked at and locked -> plan fixed -> engine fills the run directory
-    -> counts held against the law -> commit -> final names, the manifest last
+    options checked -> output looked at and locked -> plan fixed, or the one that is there found
+    to be the same -> engine fills the run directory -> counts held against the law -> commit
+    -> final names, the manifest last
 """
 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from types import EllipsisType
 from typing import Any
-from uuid import uuid4
 
+from shardwriter import canonical
 from shardwriter.compression import Compression
 from shardwriter.engines import Notify, Outcome, Progress
+from shardwriter.engines.budget import ErrorBudget
 from shardwriter.engines.choose import open_engine
-from shardwriter.errors import LawViolation, OptionError
+from shardwriter.engines.gather import gather
+from shardwriter.errors import LawViolation, StorageError
 from shardwriter.feature_types import FeatureType, parse_schema_option
 from shardwriter.job import (
     Job,
     check_compression,
-    check_shuffle,
     choose_num_shards,
-    count_items,
-    sample,
 )
+from shardwriter.kept import Kept
 from shardwriter.layout import law_breach
 from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
-from shardwriter.options import DatasetOptions, RunOptions
+from shardwriter.options import DatasetOptions, OnError, RunOptions
 from shardwriter.packing import PLAIN, Deflate, Packing, lost_readers
-from shardwriter.rundir import RunDirectory, taken_by
-from shardwriter.sources import RecordSource, Source
+from shardwriter.plan import check
+from shardwriter.publication import (
+    begin,
+    check_output,
+    is_committed,
+    publish,
+    write_index,
+)
+from shardwriter.resume import take_up
+from shardwriter.run_facts import run_facts
+from shardwriter.rundir import RunDirectory
+from shardwriter.selection import Selection
+from shardwriter.sources import Source
 from shardwriter.sources.find import open_source
-from shardwriter.storage import LocalStorage
+from shardwriter.storage import LocalStorage, Storage
 from shardwriter.storage.tensorflow import require_tensorflow
 
 
@@ -50,6 +60,7 @@ def write(
     num_shards: int | None = None,
     format: str = "auto",
     map: Callable[[dict[str, Any]], Any] | None = None,
+    filter: Callable[[Any], Any] | None = None,
     limit: int | None = None,
     shuffle_seed: int | None = None,
     label: str | None = None,
@@ -60,6 +71,8 @@ def write(
     loader_workers: int = 1,
     workers: int | EllipsisType | None = ...,
     overwrite: bool | EllipsisType = ...,
+    resume: bool | EllipsisType = ...,
+    on_error: OnError | EllipsisType = ...,
     run: RunOptions | None = None,
     progress: Progress | None = None,
     notify: Notify | None = None,
@@ -74,6 +87,8 @@ def write(
         num_shards: N, where ``out`` does not say it.
         format: ``image-folder``, ``csv``, ``jsonl``, ``tfrecord``, ``python``, or ``auto``.
         map: Applied to every item's features; returns features, or SKIP.
+        filter: Asked of every item as the source lists it (an ImageItem, a row's number, what an
+            iterator gives) whether it is to be written at all.
         limit: Only the first so many items.
         shuffle_seed: Write in the order of a permutation of this seed.
         label: Feature whose values are counted in the manifest.
@@ -86,6 +101,9 @@ def write(
         workers: Processes that load, map, encode and write; 1 for none but this one, None for as
             many as there are cores that may be used. Left off: as ``run`` says, which says 1.
         overwrite: Replace a dataset of this name once the new one is whole.
+        resume: Go on with a run of the same job that was stopped; begin where there is none.
+        on_error: ``raise``, or ``skip`` to leave items out that give an error, and list them in
+            ``<name>.errors.jsonl``.
         run: How else to carry it out; changes no byte.
         progress: Told now and then how far the write has come.
         notify: Called with hints.
@@ -99,15 +117,19 @@ def write(
         RunError: The work could not be done; nothing is published.
     """
     output = parse_output(out, num_shards, compression)
-    run_options = run or RunOptions()
-    if workers is not ...:
-        run_options = replace(run_options, workers=workers)
-    if overwrite is not ...:
-        run_options = replace(run_options, overwrite=overwrite)
+    given = {
+        "workers": workers,
+        "overwrite": overwrite,
+        "resume": resume,
+        "on_error": on_error,
+    }
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not ...}
+    run_options = replace(run or RunOptions(), **changes)
     if isinstance(schema, str):
         schema = parse_schema_option(schema)
     options = DatasetOptions(
         map,
+        filter,
         limit,
         shuffle_seed,
         label,
@@ -134,11 +156,21 @@ def write_dataset(
     run_options: RunOptions,
     progress: Progress | None = None,
     notify: Notify | None = None,
+    storage: Storage | None = None,
 ) -> Manifest:
     """Write the items of a source; see :func:`write`.
 
     The output is looked at and locked before the source is opened, which can take a while: a table
     is read once for its types.
+
+    Args:
+        open_source: Opens the source.
+        output: What OUT says.
+        options: What decides the bytes.
+        run_options: What does not.
+        progress: Told now and then how far the write has come.
+        notify: Called with hints.
+        storage: Where the dataset goes; None for the local file system.
     """
     check_compression(output, options, run_options)
     if run_options.backend == "tensorflow":
@@ -146,18 +178,34 @@ def write_dataset(
     notify = notify or _ignore
     for note in lost_readers(options.compression):
         notify(note)
+    resume = run_options.resume or run_options.retry_errors
     with (
-        claimed(output, overwrite=run_options.overwrite) as run,
+        claimed(output, run_options, storage) as run,
         open_engine(run_options, output.num_shards) as engine,
     ):
         source = open_source()
         for note in source.notes:
             notify(note)
+        selection = Selection(source, options)
         check(source, options, output)
-        n = choose_num_shards(source, options, output)
-        job = Job(source, options, output.pattern(n))
-        run.begin(run_facts(job))
-        outcome = engine(job, run, progress, notify)
+        skip_errors = run_options.on_error == "skip"
+        n = choose_num_shards(selection, output, skip_errors=skip_errors)
+        job = Job(selection, output.pattern(n))
+        kept = take_up(job, run, run_options, notify) if resume else None
+        if isinstance(kept, Manifest):
+            notify(f"nothing to do: {output.name!r} is finished, and of this job")
+            run.discard()
+            return kept
+        if kept is None:
+            begin(run, run_facts(job))
+            kept = Kept(n)
+            if not source.stable:
+                notify("an iterator can be read once: should this run be stopped, it is lost")
+        ErrorBudget(run_options, kept).check()
+        if kept.is_everything:
+            outcome = gather(job, kept, [], kept.num_items or 0)
+        else:
+            outcome = engine(job, run, kept, progress, notify)
         manifest = finish(
             run,
             outcome,
@@ -166,97 +214,30 @@ def write_dataset(
             source=job.source_json(),
             order=job.order_json(),
             packing=job.packing,
-            dali=run_options.dali_index,
+            dali=run_options.dali_index or kept.dali_index,
         )
     _hints(manifest, outcome, options, run_options, notify)
     return manifest
 
 
-def plan(
-    source: Source,
-    output: Output,
-    options: DatasetOptions,
-    run_options: RunOptions | None = None,
-) -> dict[str, Any]:
-    """Say what a write would make, from a sample of the items; writes nothing.
-
-    Raises:
-        UsageError: The write would be refused.
-        DataError: A sampled item can not be encoded.
-    """
-    check_compression(output, options, run_options or RunOptions())
-    check(source, options, output)
-    num_items = count_items(source, options)
-    n = choose_num_shards(source, options, output)
-    seen = sample(source, options)
-    taken = taken_by(LocalStorage().list(output.directory), output.name, output.pattern(n))
-    return {
-        "compression": Packing.of(options.compression, options.deflate, n).to_json(),
-        "estimated_bytes": None if num_items is None else round(seen.mean_frame_bytes * num_items),
-        "features": seen.features,
-        "files": output.pattern(n).template,
-        "format": source.kind,
-        "num_items": num_items,
-        "num_shards": n,
-        "replaces": taken,
-        "sampled_items": seen.num_records,
-        "schema": "shardwriter.plan/1",
-    }
-
-
-def check(source: Source, options: DatasetOptions, output: Output) -> None:
-    """Refuse early what can not work.
-
-    Raises:
-        OptionError: Says what.
-    """
-    check_shuffle(source, options)
-    if isinstance(source, RecordSource):
-        _check_copy(source, options, output)
-    plan = {} if options.map else source.plan
-    if options.label and plan and options.label not in plan:
-        raise OptionError(
-            f"--label {options.label}: there is no such feature",
-            hint=f"the features are {', '.join(sorted(plan))}",
-        )
-    for name, wanted in options.schema.items():
-        planned = plan.get(name)
-        if planned is not None and planned.kind not in (None, wanted.kind):
-            raise OptionError(
-                f"the schema says {wanted.kind} for {name!r}, and a source of kind {source.kind} "
-                f"gives {planned.kind}",
-                hint="a map can change it",
-            )
-
-
-def _check_copy(source: RecordSource, options: DatasetOptions, output: Output) -> None:
-    if source.reads(output.directory, output.name):
-        raise OptionError(
-            f"the output {output.name!r} is the dataset that is read",
-            hint="write under another name, or into another folder",
-        )
-    for option, value in (("--label", options.label), ("--schema", options.schema)):
-        if value and options.map is None:
-            raise OptionError(
-                f"{option}: finished records are copied, and nothing looks into them",
-                hint="a map has them decoded; one that returns what it is given is enough",
-            )
-
-
 @contextmanager
-def claimed(output: Output, *, overwrite: bool) -> Iterator[RunDirectory]:
+def claimed(
+    output: Output, run_options: RunOptions, storage: Storage | None = None
+) -> Iterator[RunDirectory]:
     """Hold the run directory of an output while a dataset is made in it.
 
-    After an error what was brought to the disk stays. A run that came to no checkpoint has nothing
-    worth keeping, and leaves nothing.
+    After an error what a worker has marked stays, and can be gone on with. A run that came to no
+    mark has nothing worth keeping, and leaves nothing.
     """
-    with RunDirectory.claim(output.directory, output.name, LocalStorage()) as run:
-        run.check_output(overwrite=overwrite, pattern=output.pattern(1))
+    resume = run_options.resume or run_options.retry_errors
+    with RunDirectory.claim(output.directory, output.name, storage or LocalStorage()) as run:
+        check_output(run, overwrite=run_options.overwrite or resume, pattern=output.pattern(1))
         try:
             yield run
         except BaseException:  # Ctrl-C and SIGTERM are tidied up too
-            if not run.is_committed and not run.has_checkpoint:
-                run.discard()
+            with suppress(StorageError):  # it would hide what has happened
+                if not is_committed(run) and not run.is_worth_keeping:
+                    run.discard()
             raise
 
 
@@ -270,6 +251,7 @@ def finish(
     order: Mapping[str, Any],
     packing: Packing = PLAIN,
     dali: bool = False,
+    hint: str | None = None,
 ) -> Manifest:
     """Hold the counts against the law, write the index, publish, and return the manifest.
 
@@ -283,11 +265,11 @@ def finish(
         raise LawViolation(
             f"shard {shard} got {count:,} records, and the law gives it {expected:,} of "
             f"{outcome.num_items:,}",
-            hint="record i belongs to shard i mod N; open_writer deals records by itself",
+            hint=hint,
         )
     pattern = output.pattern(len(counts))
-    index = run.write_index(
-        pattern, outcome.shards, outcome.gaps, compression=packing.compression, dali=dali
+    index = write_index(
+        run, pattern, outcome.shards, outcome.gaps, compression=packing.compression, dali=dali
     )
     manifest = Manifest(
         pattern,
@@ -302,38 +284,9 @@ def finish(
         outcome.schema,
         outcome.labels,
     )
-    run.publish(manifest)
+    ledger = "".join(map(canonical.dumps, outcome.errors))
+    publish(run, manifest, ledger.encode("ascii"))
     return manifest
-
-
-def run_facts(job: Job) -> dict[str, Any]:
-    """Return what run.json keeps of a job, the facts of this machine included."""
-    return {
-        "job": job.digest(),
-        "options": job.bytes_options(),
-        "plan": {
-            "label": job.record_encoder().labels.feature,
-            "num_items": job.num_items,
-            "num_shards": job.num_shards,
-            "schema": job.record_encoder().schema.to_json(),
-        },
-        "source": {**job.source_json(), "fingerprint": job.source.fingerprint()},
-        **machine_facts(),
-    }
-
-
-def machine_facts() -> dict[str, Any]:
-    """Return what tells one machine, boot and attempt from another."""
-    try:
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        boot_id = ""
-    return {
-        "boot_id": boot_id,
-        "host": socket.gethostname(),
-        "nonce": uuid4().hex,
-        "pid": os.getpid(),
-    }
 
 
 def _hints(

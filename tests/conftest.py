@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from processes import MARK, children, marked, until
 
 import shardwriter
 
@@ -43,3 +46,25 @@ def dataset(tmp_path: Path) -> Path:
     """A dataset ``t`` of 26 records of 100 bytes in 4 shards."""
     shardwriter.write([bytes([i]) * 100 for i in range(26)], tmp_path / "t@4")
     return tmp_path
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Mark the processes that the test starts; none may be left of them."""
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, mark)
+    before = children(os.getpid())
+    yield mark
+    until(lambda: not marked(mark))
+    assert children(os.getpid()) == before
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files; none may be left."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    yield folder
+    assert os.listdir(folder) == []

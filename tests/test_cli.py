@@ -221,6 +221,31 @@ def test_a_stopped_write_says_so_and_leaves_nothing(tmp_path: Path, stop: signal
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_write_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import sys, time\n"
+        "def items():\n"
+        "    for i in range(10):\n"
+        "        print(i, file=sys.stderr, flush=True); time.sleep(0.05); yield {'x': i}\n"
+    )
+    # Without a terminal nohup does no more than have the signal ignored.
+    command = ["nohup", sys.executable, "-m", "shardwriter", "write", "slow:items", "out/t@2"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert "0\n" in iter(process.stderr.readline, "")  # the first item
+        process.send_signal(signal.SIGHUP)
+        process.stderr.read()
+    assert process.returncode == 0
+    assert (tmp_path / "out/t.manifest.json").exists()
+
+
 def test_help_is_there_and_fits_80_columns() -> None:
     for command in ("write", "stats", "show", "verify", "index"):
         done = run(command, "--help")

@@ -18,10 +18,10 @@ from shardwriter import tfrecord
 from shardwriter.compressed_writer import CompressedWriter
 from shardwriter.crc32c import crc32c
 from shardwriter.errors import OptionError, RecordTooLarge
-from shardwriter.packing import PLAIN, Packing, check_packing, lost_readers
+from shardwriter.packing import PLAIN, Packing, check_packing, deflate_member, lost_readers
 from shardwriter.shard import ShardFile
 from shardwriter.storage import LocalStorage
-from shardwriter.tfrecord import Written, frame
+from shardwriter.tfrecord import NOTHING_WRITTEN, Written, frame
 from shardwriter.tfrecord_reader import read_records
 from shardwriter.zlib_blocks import zlib_blocks
 
@@ -190,7 +190,7 @@ def test_a_member_is_compressed_in_one_call(deflate):
     assert len(members) > 3
     for member in members:
         if deflate == "isal-2":
-            assert member.deflated == isal_zlib.compress(member.data, 2, -15)
+            assert member.deflated == deflate_member(member.data, "isal-2")
         else:
             assert member.deflated == zlib.compress(member.data, 6)[2:-4]
 
@@ -212,8 +212,14 @@ def test_at_any_time_the_file_is_what_the_writer_says(records, kind, member_byte
         elif sink.data:
             assert zlib.decompressobj().decompress(sink.data) == whole
     writer.close()
+    stream = frames(records)
     assert writer.written == Written(
-        len(records), len(sink.data), crc32c(frames(records)), crc32c(sink.data)
+        len(records),
+        len(stream),
+        crc32c(stream),
+        len(sink.data),
+        crc32c(sink.data),
+        len(cut(records, member_bytes)) or (kind == "gzip"),
     )
     assert writer.stream_bytes == len(frames(records))
     assert writer.payload_bytes == sum(map(len, records))
@@ -249,7 +255,7 @@ def test_a_shard_without_records(tmp_path, kind, expected):
     assert data == expected
     assert (gzip if kind == "gzip" else zlib).decompress(data) == b""
     assert rows == ([[38, 0]] if kind == "gzip" else [])
-    assert writer.written == Written(0, len(data), 0, crc32c(data))
+    assert writer.written == Written(0, 0, 0, len(data), crc32c(data), len(rows))
     (tmp_path / "shard").write_bytes(data)
     assert list(read_records(tmp_path / "shard")) == []
 
@@ -356,6 +362,92 @@ def test_an_end_that_could_not_be_written_is_not_passed_over(kind):
         with pytest.raises(OSError, match="space"):
             writer.finish()
     assert sink.data == b""
+
+
+# -- going on behind what stands -------------------------------------------------------------------
+
+
+def go_on(data, records, packing, written):
+    """Write the records that a file has not got, and return file, rows and writer."""
+    sink, rows = Sink(), []
+    sink.data = data[: written.file_bytes]
+    with CompressedWriter(sink, packing, on_flush=rows.append, written=written) as writer:
+        assert writer.num_records == written.num_records
+        for record in records[written.num_records :]:
+            writer.write(record)
+    return sink.data, rows, writer
+
+
+@given(many_records, member_sizes, deflates, st.data())
+def test_a_gzip_file_that_was_gone_on_with_is_that_of_one_writer(
+    records, member_bytes, deflate, data
+):
+    """However often it is cut, and whatever stood behind the cut."""
+    packing = Packing("gzip", deflate, member_bytes)
+    whole, whole_rows, whole_writer = pack(records, packing)
+    stands, rows, written = b"", [], NOTHING_WRITTEN
+    for cut_at in sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=4))):
+        sink = Sink()
+        sink.data = stands
+        writer = CompressedWriter(sink, packing, on_flush=rows.append, written=written)
+        for record in records[written.num_records : cut_at]:
+            writer.write(record)
+        writer.flush()
+        told = writer.written
+        if data.draw(st.booleans()):  # more is written, and lost
+            writer.write(b"lost")
+        writer.discard()
+        if told.num_pieces:
+            written, stands = told, sink.data[: told.file_bytes]
+        rows = rows[: written.num_pieces]
+        assert stands == whole[: len(stands)]
+        assert gzip.decompress(stands) == frames(records[: written.num_records])
+    found, last_rows, writer = go_on(stands, records, packing, written)
+    assert found == whole
+    assert rows + last_rows == whole_rows
+    assert writer.written == whole_writer.written
+    assert writer.payload_bytes == sum(map(len, records))
+
+
+def test_a_gzip_file_is_gone_on_with_behind_every_record():
+    """Also where a member is held back, because its padding depends on whether it is the last."""
+    packing, records = Packing("gzip", "isal-2", 1), some_records(4, 400, 60)
+    whole, _, whole_writer = pack(records, packing)
+    sink = Sink()
+    writer = CompressedWriter(sink, packing)
+    held = 0
+    for number, record in enumerate(records):
+        writer.write(record)
+        written = writer.written
+        held += written.num_records <= number
+        found, _, again = go_on(sink.data, records, packing, written)
+        assert found == whole
+        assert again.written == whole_writer.written
+    writer.discard()
+    assert held > 1
+
+
+def test_a_member_that_was_held_back_is_padded_or_not_as_if_nothing_had_happened():
+    packing, records = Packing("gzip", "isal-2", 1), some_records(4, 400, 60)
+    sink = Sink()
+    writer = CompressedWriter(sink, packing)
+    seen = set()
+    for number, record in enumerate(records):
+        writer.write(record)
+        if writer.written.num_records > number:
+            continue
+        for more in (0, 1):  # it is the last, or it is not
+            some = records[: number + 1 + more]
+            found, _, _ = go_on(sink.data, some, packing, writer.written)
+            assert found == pack(some, packing)[0]
+            seen.add((more, bool(list(members_of(found))[number].pad)))
+    writer.discard()
+    assert seen == {(0, False), (1, True)}
+
+
+def test_a_zlib_stream_is_not_gone_on_with():
+    with pytest.raises(AssertionError):
+        CompressedWriter(Sink(), Packing("zlib"), written=Written(1, 17, 0, 30, 0, 1))
 
 
 # -- in a shard ------------------------------------------------------------------------------------

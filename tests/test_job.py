@@ -15,14 +15,16 @@ from shardwriter.errors import OptionError
 from shardwriter.feature_types import FeatureType
 from shardwriter.job import (
     Job,
+    Listing,
     check_compression,
     choose_num_shards,
-    count_items,
     sample,
 )
+from shardwriter.kept import Kept
 from shardwriter.naming import parse_output
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.permutation import Permutation
+from shardwriter.selection import Selection
 from shardwriter.sources.python import PythonSource
 
 INT = FeatureType("int64", "int64", ())
@@ -40,11 +42,18 @@ def make(data=100, out="out/train@4", **options):
     if isinstance(data, int):
         data = [{"x": i} for i in range(data)]
     output = parse_output(out)
-    return Job(PythonSource(data), DatasetOptions(**options), output.pattern(output.num_shards))
+    return Job(
+        Selection(PythonSource(data), DatasetOptions(**options)), output.pattern(output.num_shards)
+    )
+
+
+def listed(job):
+    """Return the items of a job that has just begun."""
+    return Listing(job, Kept(job.num_shards))
 
 
 def order(job):
-    items = list(job.items())
+    items = list(listed(job))
     assert [index for index, _ in items] == list(range(len(items)))
     return [item["x"] if isinstance(item, dict) else item for _, item in items]
 
@@ -75,7 +84,7 @@ def test_limit_of_a_stream_reads_no_further():
 
     job = make(stream, limit=3)
     assert job.num_items is None
-    assert len(list(job.items())) == 3
+    assert len(list(listed(job))) == 3
     assert taken == [0, 1, 2]
 
 
@@ -94,7 +103,7 @@ def test_shuffle_gives_the_items_and_not_their_places():
             return "abcdefghij"[item_index]
 
     output = parse_output("out@1")
-    job = Job(Letters([0] * 10), DatasetOptions(shuffle_seed=0), output.pattern(1))
+    job = Job(Selection(Letters([0] * 10), DatasetOptions(shuffle_seed=0)), output.pattern(1))
     assert order(job) == list("feghabjcid")  # F3: 5, 4, 6, 7, 0, 1, 9, 2, 8, 3
 
 
@@ -105,7 +114,7 @@ def test_shuffle_depends_on_the_seed_only():
 
 def test_a_stream_can_not_be_shuffled():
     with pytest.raises(OptionError, match="can not be shuffled"):
-        make(lambda: iter([{}]), shuffle_seed=0).items()
+        make(lambda: iter([{}]), shuffle_seed=0)
 
 
 def test_items_can_be_listed_again():
@@ -114,7 +123,7 @@ def test_items_can_be_listed_again():
 
 
 def test_the_number_of_items_is_unknown_for_a_stream():
-    assert count_items(PythonSource(iter([])), DatasetOptions(limit=3)) is None
+    assert Selection(PythonSource(iter([])), DatasetOptions(limit=3)).num_items is None
 
 
 def test_order_is_told():
@@ -141,6 +150,8 @@ def test_equal_jobs_have_equal_digests():
         {"map": identity},
         {"map": other},
         {"map": functools.partial(identity)},
+        {"filter": identity},
+        {"filter": other},
         {"schema": {"x": INT}},
         {"schema": {"x": FeatureType("float", "float32", ())}},
         {"out": "out/train@5"},
@@ -177,6 +188,7 @@ def test_every_option_is_held_against_the_digest():
     # A new option has to be put on one side or the other, here and in bytes_options().
     assert {field.name for field in dataclasses.fields(DatasetOptions)} == {
         "map",
+        "filter",
         "limit",
         "shuffle_seed",
         "label",
@@ -272,22 +284,21 @@ def test_a_sample_is_spread_over_the_source(num_items):
         return features
 
     data = [{"x": i} for i in range(num_items)]
-    found = sample(PythonSource(data), DatasetOptions(map=look))
+    found = sample(Selection(PythonSource(data), DatasetOptions(map=look)))
     assert asked == sorted({k * num_items // 64 for k in range(64)} if num_items else set())
     assert found.num_records == len(asked)
 
 
 @pytest.mark.parametrize(("limit", "count"), [(None, 64), (0, 0), (5, 5), (200, 64)])
 def test_a_sample_of_a_stream_is_its_first_items(limit, count):
-    found = sample(
-        PythonSource(lambda: ({"x": 1} for _ in range(100))), DatasetOptions(limit=limit)
-    )
+    source = PythonSource(lambda: ({"x": 1} for _ in range(100)))
+    found = sample(Selection(source, DatasetOptions(limit=limit)))
     assert found.num_records == count
 
 
 def test_a_sample_keeps_to_the_limit():
     data = [b"x" * (1 if i < 10 else 1000) for i in range(100)]
-    assert sample(PythonSource(data), DatasetOptions(limit=10)).mean_frame_bytes == 17
+    assert sample(Selection(PythonSource(data), DatasetOptions(limit=10))).mean_frame_bytes == 17
 
 
 def choose(num_items, record_bytes, out="out/train@auto", **more):
@@ -298,7 +309,9 @@ def choose(num_items, record_bytes, out="out/train@auto", **more):
         def __getitem__(self, index):
             return bytes(record_bytes)
 
-    return choose_num_shards(PythonSource(Data()), DatasetOptions(**more), parse_output(out))
+    return choose_num_shards(
+        Selection(PythonSource(Data()), DatasetOptions(**more)), parse_output(out)
+    )
 
 
 @pytest.mark.parametrize(
@@ -324,7 +337,7 @@ def test_auto_chooses_shards_of_200_mb_and_a_multiple_of_the_readers(
 def test_auto_sees_all_of_a_small_source():
     data = [b""] * 9 + [bytes(30_000_000)] * 7  # 210 MB, all of it behind the first half
     output = parse_output("out/train")
-    assert choose_num_shards(PythonSource(data), DatasetOptions(), output) == 2
+    assert choose_num_shards(Selection(PythonSource(data), DatasetOptions()), output) == 2
 
 
 def test_a_said_number_is_taken_without_looking():
@@ -333,12 +346,14 @@ def test_a_said_number_is_taken_without_looking():
             raise AssertionError
 
     output = parse_output("out/train@7")
-    assert choose_num_shards(Never([1]), DatasetOptions(world=8), output) == 7
+    assert choose_num_shards(Selection(Never([1]), DatasetOptions(world=8)), output) == 7
 
 
 def test_auto_of_a_stream_asks_for_a_number():
     with pytest.raises(OptionError, match="not known before the end") as caught:
-        choose_num_shards(PythonSource(iter([])), DatasetOptions(), parse_output("out/train"))
+        choose_num_shards(
+            Selection(PythonSource(iter([])), DatasetOptions()), parse_output("out/train")
+        )
     assert "train@16" in caught.value.hint
 
 
@@ -369,7 +384,7 @@ def test_what_only_plain_shards_have_is_refused(compression, run, match):
 def test_compression_is_in_the_hash_and_leaves_that_of_plain_shards():
     def job(**options):
         output = parse_output("out/train@4", None, options.get("compression"))
-        return Job(PythonSource([1]), DatasetOptions(**options), output.pattern(4))
+        return Job(Selection(PythonSource([1]), DatasetOptions(**options)), output.pattern(4))
 
     assert job().bytes_options()["compression"] == {"type": "none"}
     assert job(compression="zlib").bytes_options()["compression"] == {

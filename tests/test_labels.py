@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
+import json
+import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shardwriter import labels as labels_module
 from shardwriter.labels import LabelCounts
@@ -132,3 +136,89 @@ def test_counts_per_shard_stop_where_they_would_be_too_many(monkeypatch):
     assert "shards" in counted([1, 2], 2).to_json()
     found = counted([1, 2, 3, 1], 2).to_json()
     assert found == {"counts": {"1": 2, "2": 1, "3": 1}, "feature": "y"}
+
+
+# -- kept and read back ----------------------------------------------------------------------------
+
+values = (
+    st.integers(-3, 3)
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.sampled_from([0.0, -0.0, 1.0, 0.5, math.nan, math.inf, -math.inf, 1e300])
+    | st.floats(width=32)
+    | st.sampled_from(["a", "b", "1", "nan", "é"])
+    | st.lists(st.integers(0, 2), max_size=2)
+)
+
+
+def again(counts, num_shards):
+    """Return the counts as they come back from a file."""
+    return LabelCounts.from_state(json.loads(json.dumps(counts.to_state())), num_shards)
+
+
+@given(st.lists(values, max_size=20), st.integers(1, 4))
+def test_a_state_is_read_back(some, num_shards):
+    counts = counted(some, num_shards)
+    found = again(counts, num_shards)
+    assert found.to_state() == counts.to_state()
+    assert found.to_json() == counts.to_json()
+    assert found.is_sorted is counts.is_sorted
+
+
+@given(st.data(), st.lists(values, max_size=20), st.integers(1, 4))
+def test_pieces_that_were_kept_make_the_whole(data, some, num_shards):
+    """Whoever counted an item, in whatever order, and however often it was put away."""
+    whole = counted(some, num_shards)
+    pieces = [LabelCounts("y", num_shards) for _ in range(3)]
+    for index, value in data.draw(st.permutations(list(enumerate(some)))):
+        which = data.draw(st.integers(0, 2))
+        if data.draw(st.booleans()):
+            pieces[which] = again(pieces[which], num_shards)
+        pieces[which].add(index, value)
+    joined = LabelCounts("y", num_shards)
+    for piece in pieces:
+        joined.merge(again(piece, num_shards))
+    assert joined.to_json() == whole.to_json()
+    assert joined.is_sorted is whole.is_sorted
+
+
+def test_too_many_values_stay_too_many(monkeypatch):
+    monkeypatch.setattr(labels_module, "_MAX_LABELS", 3)
+    found = again(counted([1, 2, 3, 4]), 2)
+    assert found.too_many
+    found.add(5, 1)
+    assert found.to_json() is None
+    other = counted([1])
+    other.merge(found)
+    assert other.too_many
+
+
+def test_counts_that_are_not_per_shard_stay_so(monkeypatch):
+    monkeypatch.setattr(labels_module, "_MAX_CELLS", 4)
+    found = again(counted([1, 2, 3], 2), 2)
+    found.add(3, 1)
+    assert found.to_json() == {"counts": {"1": 2, "2": 1, "3": 1}, "feature": "y"}
+
+
+@pytest.mark.parametrize(
+    ("some", "kind"),
+    [
+        ([3, -1, 3, 2**62], "int64"),
+        ([0.5, 1.0, math.nan, math.inf, 0.5], "float"),
+        (["a", "b", "a", "1", "nan", "1.0", ""], "bytes"),
+        (["a"], None),
+    ],
+)
+@pytest.mark.parametrize("max_cells", [1, 1 << 20])
+def test_counts_of_a_manifest_are_gone_on_with(some, kind, max_cells, monkeypatch):
+    monkeypatch.setattr(labels_module, "_MAX_CELLS", max_cells)
+    counts = counted(some, 3)
+    entry = json.loads(json.dumps(counts.to_json()))
+    found = LabelCounts.from_json(entry, 3, kind)
+    assert found.to_json() == counts.to_json()
+    assert not found.is_sorted
+    more = LabelCounts("y", 3)
+    for index, value in enumerate([*some, *some[:2]], start=len(some)):
+        counts.add(index, value)
+        more.add(index, value)
+    found.merge(more)
+    assert found.to_json() == counts.to_json()

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
+from shardwriter.crc32c import crc32c
 from shardwriter.naming import parse_output
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
@@ -60,6 +61,12 @@ def keep_all(features):
     return {**features, "mapped": features.get("id")}
 
 
+def keep_some(item):
+    """Leave items out, whatever a source lists: numbers, files or records; or rows, held here."""
+    what = item["id"] if isinstance(item, dict) else item
+    return crc32c(repr(what).encode()) % 4 > 0
+
+
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     """Return the inputs, by kind."""
@@ -96,6 +103,7 @@ FACTORS = {
     "workers": [2, 3, 5, 7],
     "num_shards": [1, 2, 3, 8, NUM_ITEMS, NUM_ITEMS + 1],
     "map": [None, keep_all, skip_some],
+    "filter": [None, keep_some],
     "shuffle_seed": [None, 5],
     "limit": [None, 20],
     "compression": ["none", "gzip", "zlib"],
@@ -141,6 +149,7 @@ def written(inputs, folder, workers, setting):
     compression = setting["compression"]
     options = DatasetOptions(
         setting["map"],
+        setting["filter"],
         setting["limit"],
         setting["shuffle_seed"],
         "label" * bool(setting["map"]),
@@ -160,7 +169,7 @@ def test_the_pool_writes_what_the_serial_engine_writes(inputs, tmp_path, monkeyp
 
     for number, setting in enumerate(combinations()):
         monkeypatch.setattr("shardwriter.engines.process.BATCH_BYTES", setting["batch_bytes"])
-        decides = ("source", "num_shards", "map", "shuffle_seed", "limit", "compression")
+        decides = tuple(name for name in FACTORS if name not in ("way", "workers", "batch_bytes"))
         same = expected((*((name, setting[name]) for name in decides), ("way", "strided")))
         found = written(inputs, tmp_path / f"pool{number}", setting["workers"], setting)
         assert found == same, setting

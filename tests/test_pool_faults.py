@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import faulty
 import pytest
+from processes import PLENTY_S, children, marked, published, started, until
 
 import shardwriter as sw
 from shardwriter.engines.failures import RemoteTraceback
@@ -31,69 +30,10 @@ from shardwriter.errors import (
 )
 
 TESTS = Path(__file__).parent
-MARK = "SHARDWRITER_TEST_MARK"
-PLENTY_S = 20  # what takes longer hangs
 NUM_SHARDS = 4
 NUM_ITEMS = 7
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
-
-
-def marked(mark):
-    """The processes of a test: those that inherited its mark."""
-    wanted = f"{MARK}={mark}".encode()
-    found = set()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
-            try:
-                if wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
-                    found.add(int(entry))
-            except OSError:
-                pass  # it has ended meanwhile
-    return found
-
-
-def children(process):
-    """The processes that one has started, those too that have ended and wait for it."""
-    found = set()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                stat = Path("/proc", entry, "stat").read_text()
-            except OSError:
-                continue
-            if int(stat.rpartition(")")[2].split()[1]) == process:
-                found.add(int(entry))
-    return found
-
-
-def until(condition, seconds=5.0):
-    stop = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < stop, "nothing has happened"
-        time.sleep(0.01)
-
-
-@pytest.fixture
-def mark(monkeypatch):
-    """Mark the processes that the test starts; none may be left of them."""
-    mark = uuid.uuid4().hex
-    monkeypatch.setenv(MARK, mark)
-    before = children(os.getpid())
-    yield mark
-    until(lambda: not marked(mark))
-    assert children(os.getpid()) == before
-
-
-@pytest.fixture
-def scratch(tmp_path, monkeypatch):
-    """A folder for temporary files; none may be left."""
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    yield folder
-    assert os.listdir(folder) == []
 
 
 @pytest.fixture
@@ -383,25 +323,10 @@ sw.write(source, out + "/t@4", map=data.map, workers=2)
 """
 
 
-@contextmanager
-def started(command, **options):
-    """A process that is not waited for when the test fails."""
-    with subprocess.Popen(command, **options) as process:
-        try:
-            yield process
-        except BaseException:
-            process.kill()
-            raise
-
-
 def start(code, *arguments):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return started(command, stderr=subprocess.PIPE, env=environment, start_new_session=True)
-
-
-def published(folder):
-    return [name for name in os.listdir(folder) if not name.endswith(".partial")]
 
 
 @pytest.mark.parametrize("way", ["strided", "dealt"])

@@ -230,6 +230,13 @@ def test_a_map_may_change_the_folder(tmp_path, workers, source, monkeypatch):
     assert sw.load_manifest(tmp_path / "out/t.manifest.json").num_records == 40
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_cell_may_be_larger_than_the_csv_modules_own_limit(tmp_path, workers):
+    (tmp_path / "t.csv").write_text("a,b\n" + f"1,{'x' * 200_000}\n" * 8)
+    done = command("write", "t.csv", "out/t@4", "-j", workers, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_compressed_table_through_a_pipe(tmp_path):
     table = gzip.compress(b"a,b\n1,x\n2,y\n")
     done = command("write", "-", "t@1", "--format", "csv", cwd=tmp_path, stdin=table)

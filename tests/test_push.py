@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import contextlib2
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter import push as push_module
+from shardwriter.engines import growing
 from shardwriter.errors import (
     FeatureError,
     LawViolation,
@@ -23,7 +25,8 @@ from shardwriter.errors import (
     StorageError,
 )
 from shardwriter.feature_types import FeatureType
-from shardwriter.rundir import RunDirectory, read_journal
+from shardwriter.rundir import RunDirectory
+from shardwriter.snapshot import Base
 from shardwriter.storage.local import LocalFile, LocalStorage
 from shardwriter.tfrecord import TFRecordWriter
 
@@ -210,10 +213,11 @@ def test_overwrite_replaces_the_old_set_when_the_new_one_is_whole(out):
 def test_an_unfinished_run_is_kept_without_overwrite(out):
     run = RunDirectory.claim(str(out), "train", LocalStorage())
     run.begin({})
+    run.write_base(Base(gaps=[3]))
     run.release()
     with pytest.raises(OutputExists, match="unfinished"), sw.open_writer(out / "train@2"):
         pass
-    assert names(out / ".train.partial") == ["lock", "run.json"]
+    assert names(out / ".train.partial") == ["base", "lock", "run.json"]
     with sw.open_writer(out / "train@2", overwrite=True) as writer:
         writer.write(b"x")
     assert writer.manifest.num_records == 1
@@ -229,40 +233,48 @@ def test_two_writers_of_one_name_get_in_each_others_way(out):
     assert writer.manifest.num_records == 1
 
 
-def test_checkpoints_say_what_is_safe(out, monkeypatch):
-    monkeypatch.setattr(push_module, "CHECKPOINT_BYTES", 100)
-    facts = []
-    publish = RunDirectory.publish
-
-    def look(self, manifest):
-        facts.extend(read_journal(out / ".train.partial" / "journal-0-0"))
-        publish(self, manifest)
-
-    monkeypatch.setattr(RunDirectory, "publish", look)
+def test_a_run_that_is_pushed_notes_nothing_to_resume_from(out):
     with sw.open_writer(out / "train@2") as writer:
         for i in range(20):
-            writer.write(b"%020d" % i)
-    safe = [fact["records"] for fact in facts if fact.get("checkpoint") == 0]
-    assert safe == [3, 5, 8, 10]
-    assert [fact["items"] for fact in facts if "items" in fact] == [20]
+            writer.write(b"%020d" % i * 50_000)
+        begun = ["index-00000", "index-00001", "lock", "run.json", "shard-00000", "shard-00001"]
+        assert names(out / ".train.partial") == begun
+    assert writer.manifest.num_records == 20
 
 
-def test_with_checkpoints_the_bytes_are_the_same(tmp_path, monkeypatch):
-    for folder, limit in (("a", 1 << 30), ("b", 1)):
-        monkeypatch.setattr(push_module, "CHECKPOINT_BYTES", limit)
+def test_a_run_that_was_pushed_by_a_process_that_was_killed_is_replaced(out):
+    code = (
+        "import os, sys, shardwriter as sw\n"
+        "with sw.open_writer(sys.argv[1] + '/train@2') as writer:\n"
+        "    writer.write(bytes(1 << 20))\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(out)], check=False)
+    assert names(out) == [".train.partial"]
+    with sw.open_writer(out / "train@2") as writer:
+        writer.write(b"x")
+    assert records(writer.manifest, out) == [[b"x"], []]
+    assert not (out / ".train.partial").exists()
+
+
+def test_the_bytes_are_the_same_whenever_frames_reach_the_file(tmp_path, monkeypatch):
+    for folder, limit in (("a", 1 << 30), ("b", 4096)):
+        monkeypatch.setattr(growing, "_MAX_BUFFER_BYTES", limit)
+        monkeypatch.setattr(growing, "_ALL_BUFFERS_BYTES", limit)
         with sw.open_writer(tmp_path / folder / "t@3") as writer:
             for i in range(10):
-                writer.write({"x": i})
+                writer.write({"x": bytes(i * 1000)})
+            sizes = [p.stat().st_size for p in (tmp_path / folder / ".t.partial").glob("shard-*")]
+            assert any(sizes) is (limit == 4096)
     for name in names(tmp_path / "a"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
-def test_an_exception_after_checkpoints_leaves_nothing_either(out, monkeypatch):
-    monkeypatch.setattr(push_module, "CHECKPOINT_BYTES", 1)
-
+def test_an_exception_after_frames_have_reached_the_file_leaves_nothing_either(out):
     def push():
         with sw.open_writer(out / "t@2") as writer:
-            writer.write(b"x")
+            writer.write(bytes(1 << 20))
+            assert (out / ".t.partial" / "shard-00000").stat().st_size > 1 << 20
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

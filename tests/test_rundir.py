@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +16,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwriter as sw
+from shardwriter import publication
 from shardwriter.errors import OptionError, OutputBusy, OutputExists, StorageError
 from shardwriter.index import Index, dali_index
-from shardwriter.journal import Journal, read_journal
+from shardwriter.journal import Journal, JournaledFile, read_facts
 from shardwriter.manifest import Manifest, load_manifest
 from shardwriter.naming import ShardPattern
+from shardwriter.publication import (
+    COMMIT,
+    begin,
+    check_output,
+    publish,
+    roll_forward,
+    write_index,
+)
 from shardwriter.rundir import RunDirectory
 from shardwriter.shard import ShardFile
+from shardwriter.snapshot import Snapshot
 from shardwriter.storage import LocalStorage
 from shardwriter.tfrecord import TFRecordWriter
 from shardwriter.tfrecord_reader import read_records
 
 SCHEMA = {"features": {}}
+NO_SNAPSHOT = Snapshot(1, False, 0, {}, {}, {}, None, 0)
+SOME_WORK = replace(NO_SNAPSHOT, journal_bytes=1)
 
 
 class Crash(BaseException):
@@ -70,7 +83,7 @@ class CrashingStorage(LocalStorage):
 
 def fill(run, records, pattern, *, dali=False, job="sha256:00"):
     """Write the shards of a run by the law, and return its manifest."""
-    run.begin({"job": job})
+    begin(run, {"job": job})
     shards = []
     for shard in range(pattern.num_shards):
         path = run.shard_path(shard)
@@ -84,7 +97,7 @@ def fill(run, records, pattern, *, dali=False, job="sha256:00"):
             for record in records[shard :: pattern.num_shards]:
                 file.write(record)
             shards.append(file.seal())
-    index = run.write_index(pattern, shards, [], dali=dali)
+    index = write_index(run, pattern, shards, [], dali=dali)
     order = {"shuffle": None, "split": None}
     source = {"digest": "", "kind": "test"}
     return Manifest(
@@ -94,9 +107,9 @@ def fill(run, records, pattern, *, dali=False, job="sha256:00"):
 
 def write_set(directory, records, num_shards=2, *, storage=None, stem="train.tfrecord", dali=False):
     with RunDirectory.claim(str(directory), "train", storage or LocalStorage()) as run:
-        run.check_output(overwrite=True)
+        check_output(run, overwrite=True)
         manifest = fill(run, records, ShardPattern(stem, num_shards), dali=dali)
-        run.publish(manifest)
+        publish(run, manifest)
     return manifest
 
 
@@ -108,7 +121,7 @@ def snapshot(directory):
 def recover(directory):
     """What a later process does first: claim, and finish what was committed."""
     with RunDirectory.claim(str(directory), "train", LocalStorage()) as run:
-        run.check_output(overwrite=True)
+        check_output(run, overwrite=True)
         run.discard()
 
 
@@ -233,7 +246,7 @@ def test_a_crash_at_any_call_leaves_the_old_set_or_ends_in_the_new_one(tmp_path,
                 RunDirectory.claim(str(directory), "train", LocalStorage()) as run,
                 pytest.raises(OutputExists, match="there already"),
             ):
-                run.check_output(overwrite=False)
+                check_output(run, overwrite=False)
         else:
             recover(directory)
         assert snapshot(directory) == (after if committed else before), whole.calls[crash_at]
@@ -253,11 +266,11 @@ def test_rolling_forward_crashes_and_goes_on(tmp_path):
         write_set(directory, OLD, 3)
         run = RunDirectory.claim(str(directory), "train", LocalStorage())
         manifest = fill(run, NEW, ShardPattern("train.tfrecord", 2))
-        run._write_synced("commit.json", manifest.dumps())
+        run.write_synced(COMMIT, manifest.dumps().encode())
         run.release()
         again = RunDirectory.claim(str(directory), "train", CrashingStorage(crash_at))
         with pytest.raises(Crash):
-            again.roll_forward()
+            roll_forward(again)
         again.release()
         recover(directory)
         assert snapshot(directory) == after
@@ -266,12 +279,12 @@ def test_rolling_forward_crashes_and_goes_on(tmp_path):
 def test_after_finishing_a_crashed_publication_a_new_run_can_begin(tmp_path):
     run = RunDirectory.claim(str(tmp_path), "train", LocalStorage())
     manifest = fill(run, OLD, ShardPattern("train.tfrecord", 2))
-    run._write_synced("commit.json", manifest.dumps())
+    run.write_synced(COMMIT, manifest.dumps().encode())
     run.release()
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
-        run.check_output(overwrite=True)
+        check_output(run, overwrite=True)
         assert (tmp_path / "train.manifest.json").exists()
-        run.publish(fill(run, NEW, ShardPattern("train.tfrecord", 3)))
+        publish(run, fill(run, NEW, ShardPattern("train.tfrecord", 3)))
     assert list(read_records(tmp_path / "train.tfrecord-00000-of-00003")) == NEW[::3]
     assert len(snapshot(tmp_path)) == 5
 
@@ -284,7 +297,7 @@ def test_a_finished_set_is_refused_and_left_alone(tmp_path):
     before = snapshot(tmp_path)
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
         with pytest.raises(OutputExists, match="there already") as caught:
-            run.check_output(overwrite=False)
+            check_output(run, overwrite=False)
         assert "--overwrite" in caught.value.hint
     assert snapshot(tmp_path) == before
     assert not (tmp_path / ".train.partial").exists()
@@ -298,37 +311,55 @@ def test_any_generation_is_refused(tmp_path, name):
     (tmp_path / name).write_bytes(b"")
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
         with pytest.raises(OutputExists):
-            run.check_output(overwrite=False)
-        run.check_output(overwrite=True)
+            check_output(run, overwrite=False)
+        check_output(run, overwrite=True)
 
 
 def test_another_dataset_in_the_folder_is_none_of_our_business(tmp_path):
     write_set(tmp_path, OLD, 2)
     with RunDirectory.claim(str(tmp_path), "val", LocalStorage()) as run:
-        run.check_output(overwrite=False)
+        check_output(run, overwrite=False)
 
 
 def test_an_unfinished_run_is_refused_and_kept(tmp_path):
     run = RunDirectory.claim(str(tmp_path), "train", LocalStorage())
     run.begin({"job": "1"})
+    run.journal(0, 0).close()
+    run.write_snapshot(0, 0, SOME_WORK)
     run.release()
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
-        assert run.is_unfinished
-        with pytest.raises(OutputExists, match="unfinished"):
-            run.check_output(overwrite=False)
-        assert run.is_unfinished
-        run.check_output(overwrite=True)
+        assert run.is_worth_keeping
+        with pytest.raises(OutputExists, match="unfinished") as caught:
+            check_output(run, overwrite=False)
+        assert "--resume" in caught.value.hint
+        assert "--overwrite" in caught.value.hint
+        assert run.is_worth_keeping
+        check_output(run, overwrite=True)
+
+
+def test_a_run_that_came_to_no_mark_is_in_nobodys_way(tmp_path):
+    run = RunDirectory.claim(str(tmp_path), "train", LocalStorage())
+    run.begin({"job": "1"})
+    journal = run.journal(0, 0)
+    journal.fact(skip=0, reason="dropped")
+    journal.close()
+    Path(run.shard_path(0)).write_bytes(b"some frames")
+    run.release()
+    with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
+        assert not run.is_worth_keeping
+        check_output(run, overwrite=False)
 
 
 def test_a_publication_that_was_cut_off_is_finished_and_then_refused(tmp_path):
     run = RunDirectory.claim(str(tmp_path), "train", LocalStorage())
-    run._write_synced("commit.json", fill(run, NEW, ShardPattern("train.tfrecord", 2)).dumps())
+    manifest = fill(run, NEW, ShardPattern("train.tfrecord", 2))
+    run.write_synced(COMMIT, manifest.dumps().encode())
     run.release()
     with (
         RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run,
         pytest.raises(OutputExists, match="there already"),
     ):
-        run.check_output(overwrite=False)
+        check_output(run, overwrite=False)
     assert len(load_manifest(tmp_path / "train.manifest.json").shards) == 2
     assert not (tmp_path / ".train.partial").exists()
 
@@ -337,7 +368,7 @@ def test_beginning_empties_the_directory(tmp_path):
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
         run.begin({"job": "1"})
         Path(run.shard_path(0)).write_bytes(b"of an older run")
-        run.begin({"job": "2"})
+        begin(run, {"job": "2"})
         assert sorted(os.listdir(run.path)) == ["lock", "run.json"]
         text = Path(run.path, "run.json").read_text()
         assert text == '{"format":"shardwriter.run/1","job":"2","replaces":null}\n'
@@ -345,7 +376,7 @@ def test_beginning_empties_the_directory(tmp_path):
 
 def test_discarding_leaves_nothing_and_can_be_done_twice(tmp_path):
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
-        run.begin({})
+        begin(run, {})
         run.discard()
         assert not os.listdir(tmp_path)
         run.discard()
@@ -442,11 +473,19 @@ def test_a_run_that_ends_leaves_the_lock_of_its_successor(tmp_path, monkeypatch)
 
 # -- journals --------------------------------------------------------------------------------------
 
-FACTS = [{"skip": 3, "reason": "dropped"}, {"items": 12}, {"sealed": 0, "crc32c": "00000001"}]
+FACTS = [
+    {"skip": 3, "reason": "dropped"},
+    {"types": {"x": {"kind": "int64"}}},
+    {"skip": 4, "reason": "error", "error": {"index": 4, "message": "é"}},
+]
+
+
+def facts_in(path):
+    return read_facts(path.read_bytes()).facts
 
 
 def write_journal(path, facts):
-    journal = Journal(str(path))
+    journal = Journal(LocalStorage(), str(path))
     for fact in facts:
         journal.fact(**fact)
     journal.close()
@@ -455,28 +494,28 @@ def write_journal(path, facts):
 
 def test_facts_come_back_in_order(tmp_path):
     write_journal(tmp_path / "j", FACTS)
-    assert list(read_journal(tmp_path / "j")) == FACTS
+    assert facts_in(tmp_path / "j") == FACTS
 
 
 def test_facts_are_in_the_file_after_a_flush(tmp_path):
-    journal = Journal(str(tmp_path / "j"))
-    journal.fact(items=1)
-    assert list(read_journal(tmp_path / "j")) == []
+    journal = Journal(LocalStorage(), str(tmp_path / "j"))
+    journal.fact(skip=1)
+    assert facts_in(tmp_path / "j") == []
     journal.flush()
-    assert list(read_journal(tmp_path / "j")) == [{"items": 1}]
-    journal.fact(items=2)
+    assert facts_in(tmp_path / "j") == [{"skip": 1}]
+    journal.fact(skip=2)
     journal.sync()
     journal.close()
-    assert list(read_journal(tmp_path / "j")) == [{"items": 1}, {"items": 2}]
+    assert facts_in(tmp_path / "j") == [{"skip": 1}, {"skip": 2}]
 
 
 def test_every_torn_tail_gives_the_facts_in_front_of_it(tmp_path):
     data = write_journal(tmp_path / "j", FACTS)
     for size in range(len(data) + 1):
         (tmp_path / "torn").write_bytes(data[:size])
-        assert list(read_journal(tmp_path / "torn")) == FACTS[: data[:size].count(b"\n")]
+        assert facts_in(tmp_path / "torn") == FACTS[: data[:size].count(b"\n")]
         (tmp_path / "torn").write_bytes(data[:size] + bytes(len(data) - size))
-        assert list(read_journal(tmp_path / "torn")) == FACTS[: data[:size].count(b"\n")]
+        assert facts_in(tmp_path / "torn") == FACTS[: data[:size].count(b"\n")]
 
 
 @given(st.data())
@@ -486,13 +525,13 @@ def test_no_flipped_byte_gives_a_wrong_fact(tmp_path_factory, data):
     text = bytearray(write_journal(path, FACTS))
     text[data.draw(st.integers(0, len(text) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(text)
-    found = list(read_journal(path))
+    found = facts_in(path)
     assert found == FACTS[: len(found)]
     assert len(found) < len(FACTS)
 
 
-def test_a_line_that_was_half_written_is_finished_by_the_next_flush(tmp_path, monkeypatch):
-    journal = Journal(str(tmp_path / "j"))
+def test_a_journal_takes_nothing_more_after_a_write_that_failed(tmp_path, monkeypatch):
+    journal = Journal(LocalStorage(), str(tmp_path / "j"))
     for fact in FACTS:
         journal.fact(**fact)
     real_write, calls = os.write, []
@@ -507,19 +546,81 @@ def test_a_line_that_was_half_written_is_finished_by_the_next_flush(tmp_path, mo
         patch.setattr(os, "write", full)
         with pytest.raises(StorageError, match="no space"):
             journal.flush()
+    assert journal.num_bytes == 0
+    half = (tmp_path / "j").read_bytes()
+    assert len(half) == 20
+    journal.fact(skip=4, reason="dropped")
+    for refused in (journal.flush, journal.sync):
+        with pytest.raises(StorageError, match="failed before") as caught:
+            refused()
+        assert caught.value.path == str(tmp_path / "j")
+    journal.close()  # half a line is followed by no other
+    assert (tmp_path / "j").read_bytes() == half
+    assert facts_in(tmp_path / "j") == []
+
+
+def test_facts_in_front_of_a_write_that_failed_stay(tmp_path, monkeypatch):
+    journal = Journal(LocalStorage(), str(tmp_path / "j"))
+    journal.fact(**FACTS[0])
+    journal.flush()
+    whole = journal.num_bytes
+    assert whole == (tmp_path / "j").stat().st_size
+    journal.fact(**FACTS[1])
+    real_write, calls = os.write, []
+
+    def full(descriptor, data):
+        calls.append(len(data))
+        if len(calls) == 1:
+            return real_write(descriptor, data[:-1])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(StorageError, match="no space"):
+            journal.flush()
     journal.close()
-    assert list(read_journal(tmp_path / "j")) == FACTS
+    found = read_facts((tmp_path / "j").read_bytes())
+    assert (found.facts, found.num_bytes, journal.num_bytes) == (FACTS[:1], whole, whole)
 
 
-def test_a_checkpoint_in_any_journal_is_worth_keeping(tmp_path):
+def test_a_journal_that_failed_lets_no_later_frame_through(tmp_path, monkeypatch):
+    storage = LocalStorage()
+    journal = Journal(storage, str(tmp_path / "j"))
+    file = JournaledFile(storage.create(str(tmp_path / "shard")), journal)
+    file.write(b"one")
+    journal.fact(**FACTS[0])
+
+    def full(_descriptor, _data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(StorageError, match="no space"):
+            file.write(b"two")
+    with pytest.raises(StorageError, match="failed before"):
+        file.write(b"two")
+    file.close()
+    journal.close()
+    assert (tmp_path / "shard").read_bytes() == b"one"
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_snapshot_of_any_worker_is_worth_keeping(tmp_path, synced):
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
+        run.write_snapshot(0, 1, replace(NO_SNAPSHOT, is_synced=synced))
+        assert not run.is_worth_keeping  # nobody knows what of
+        run.begin({"job": "1"})
+        assert not run.is_worth_keeping
         journals = [run.journal(0, worker) for worker in range(2)]
-        journals[0].fact(items=3)
-        journals[1].fact(checkpoint=0, records=1)
+        journals[0].fact(skip=3, reason="dropped")
         journals[0].flush()
-        assert not run.has_checkpoint
-        journals[1].flush()
-        assert run.has_checkpoint
+        assert not run.is_worth_keeping
+        run.write_snapshot(0, 1, replace(NO_SNAPSHOT, is_synced=synced))
+        assert not run.is_worth_keeping  # it speaks of nothing
+        run.write_snapshot(0, 1, replace(SOME_WORK, is_synced=synced))
+        assert run.is_worth_keeping
+        assert run.workers(0) == [0, 1]
+        assert run.workers(1) == []
         for journal in journals:
             journal.close()
 
@@ -589,7 +690,7 @@ def test_a_name_that_is_too_long_is_refused_at_once(tmp_path):
 def test_an_old_shard_never_stands_in_for_one_that_is_gone(tmp_path, monkeypatch):
     write_dataset(tmp_path, "train@2", b"old" * 10, b"old")
     with monkeypatch.context() as patch:
-        patch.setattr(RunDirectory, "roll_forward", lambda self: None)
+        patch.setattr(publication, "roll_forward", lambda run: None)
         patch.setattr(RunDirectory, "discard", lambda self: None)
         write_dataset(tmp_path, "train@2", b"new", b"new", overwrite=True)
     (tmp_path / ".train.partial" / "shard-00000").unlink()

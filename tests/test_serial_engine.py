@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +16,24 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.crc32c import crc32c
-from shardwriter.engines import part
+from shardwriter.engines import growing, part
 from shardwriter.engines.serial import run_serial
 from shardwriter.errors import CallableError, RecordTooLarge
 from shardwriter.job import Job
-from shardwriter.journal import Journal, read_journal
+from shardwriter.journal import Journal, read_facts
+from shardwriter.kept import Kept
+from shardwriter.learnt import Learnt
 from shardwriter.naming import parse_output
-from shardwriter.options import SKIP, DatasetOptions
+from shardwriter.options import SKIP, DatasetOptions, RunOptions
 from shardwriter.rundir import RunDirectory
+from shardwriter.selection import Selection
 from shardwriter.shard import ShardFile
+from shardwriter.snapshot import Snapshot
 from shardwriter.sources.python import PythonSource
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
+
+QUIET = RunOptions(mark_s=1e9)
 
 
 @pytest.fixture
@@ -34,15 +41,15 @@ def engine(tmp_path):
     """Return a function that runs the engine in a run directory, and what it left."""
     runs = []
 
-    def run(data, num_shards=3, progress=None, **options):
+    def run(data, num_shards=3, progress=None, run_options=QUIET, **options):
         output = parse_output(str(tmp_path / f"t{len(runs)}@{num_shards}"))
         source = PythonSource(data)
-        job = Job(source, DatasetOptions(**options), output.pattern(num_shards))
+        job = Job(Selection(source, DatasetOptions(**options)), output.pattern(num_shards))
         runs.append(RunDirectory.claim(output.directory, output.name, LocalStorage()))
         runs[-1].begin({})
-        outcome = run_serial(job, runs[-1], progress=progress)
+        outcome = run_serial(job, runs[-1], Kept(num_shards), run_options, progress=progress)
         shards = [list(sw.read_records(runs[-1].shard_path(s))) for s in range(num_shards)]
-        return outcome, shards, list(read_journal(os.path.join(runs[-1].path, "journal-0-0")))
+        return outcome, shards, read_facts(runs[-1].read("journal-0-0")).facts
 
     yield run
     for claimed in runs:
@@ -79,16 +86,20 @@ def test_a_shard_is_every_nth_record(engine, num_shards, num_records):
     st.lists(st.none() | st.binary(max_size=40), max_size=60),
     st.integers(1, 50),
     st.sampled_from([1, 50, 1 << 40]),
+    st.sampled_from([0, 1e9]),
     st.booleans(),
 )
-def test_gaps_keep_their_index(tmp_path_factory, records, num_shards, checkpoint_bytes, stream):
+def test_gaps_keep_their_index(
+    tmp_path_factory, records, num_shards, checkpoint_bytes, mark_s, stream
+):
     folder = tmp_path_factory.mktemp("gaps")
     data = (lambda: iter(records)) if stream else records
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(part, "CHECKPOINT_BYTES", checkpoint_bytes)
-        manifest = sw.write(
-            data, folder / f"t@{num_shards}", map=lambda r: SKIP if r is None else r
-        )
+    manifest = sw.write(
+        data,
+        folder / f"t@{num_shards}",
+        map=lambda r: SKIP if r is None else r,
+        run=RunOptions(checkpoint_bytes=checkpoint_bytes, mark_s=mark_s),
+    )
     names = manifest.pattern.shard_files
     assert [list(sw.read_records(folder / name)) for name in names] == model(records, num_shards)
     assert list(manifest.gaps) == [i for i, record in enumerate(records) if record is None]
@@ -133,7 +144,7 @@ def test_a_large_record_is_written(engine):
     assert shards == model(records, 2)
 
 
-# -- journal and checkpoints ---------------------------------------------------------------------
+# -- journal and snapshots -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -163,8 +174,8 @@ def events(monkeypatch):
 
 
 def test_a_gap_is_on_the_disk_before_any_later_frame(engine, events, monkeypatch):
-    monkeypatch.setattr(part, "_MAX_BUFFER_BYTES", 1)
-    monkeypatch.setattr(part, "_ALL_BUFFERS_BYTES", 1)
+    monkeypatch.setattr(growing, "_MAX_BUFFER_BYTES", 1)
+    monkeypatch.setattr(growing, "_ALL_BUFFERS_BYTES", 1)
     # Records of over 4,096 bytes go to the disk one by one.
     records = [bytes([i]) * 5000 for i in range(12)]
     skipped = {0, 3, 4, 11}
@@ -172,71 +183,122 @@ def test_a_gap_is_on_the_disk_before_any_later_frame(engine, events, monkeypatch
     seen = [f"skip {e[1]['skip']}" if "skip" in e[1] else "other" for e in events if e[0] == "fact"]
     assert seen[:4] == ["skip 0", "skip 3", "skip 4", "skip 11"]
     order = [e[1]["skip"] if e[0] == "fact" and "skip" in e[1] else e[0] for e in events]
-    assert order[:14] == [0, "frames", "frames", 3, 4, *["frames"] * 6, 11, "fact", "fact"]
+    assert order == [0, "frames", "frames", 3, 4, *["frames"] * 6, 11]
 
 
-def test_the_end_is_on_the_disk_before_the_last_frames(engine, events):
-    engine(payloads(10), 2)
-    kinds = [sorted(e[1])[0] if e[0] == "fact" else e[0] for e in events]
-    assert kinds.index("items") < kinds.index("frames")
-    assert events[0] == ("fact", {"items": 10})
-
-
-def test_checkpoints_come_after_so_many_bytes(engine, monkeypatch):
-    monkeypatch.setattr(part, "CHECKPOINT_BYTES", 100)
-    _, _, facts = engine([b"x" * 30] * 20, 3)
-    points = [fact for fact in facts if "checkpoint" in fact]
-    # Every fourth record brings 120 bytes.
-    assert [(p["checkpoint"], p["records"]) for p in points] == [
-        (shard, len(range(shard, done, 3))) for done in (4, 8, 12, 16, 20) for shard in range(3)
-    ]
-    assert all(p["bytes"] == 46 * p["records"] for p in points)
-
-
-def test_a_checkpoint_is_what_lies_on_the_disk(engine, monkeypatch, tmp_path):
-    monkeypatch.setattr(part, "CHECKPOINT_BYTES", 1)
+@pytest.fixture
+def snapshots(monkeypatch):
+    """Every snapshot that is written, read back from the disk, with what was in the run then."""
     found = []
-    sync = Journal.sync
+    write_snapshot = RunDirectory.write_snapshot
 
-    def look(self):
-        sync(self)
-        folder = tmp_path / ".t0.partial"
-        for fact in list(read_journal(folder / "journal-0-0"))[-2:]:
-            if "checkpoint" in fact:
-                shard = (folder / f"shard-{fact['checkpoint']:05d}").read_bytes()
-                ends = (folder / f"index-{fact['checkpoint']:05d}").stat().st_size
-                on_disk = (len(shard), ends // 8, f"{crc32c(shard):08x}")
-                found.append(((fact["bytes"], fact["records"], fact["crc32c"]), on_disk))
+    def look(self, attempt, worker, snapshot):
+        write_snapshot(self, attempt, worker, snapshot)
+        kind = "checkpoint" if snapshot.is_synced else "mark"
+        folder = Path(self.path)
+        again = Snapshot.from_line((folder / f"{kind}-{attempt}-{worker}").read_bytes())
+        assert again == snapshot
+        found.append((again, {p.name: p.read_bytes() for p in folder.iterdir()}))
 
-    monkeypatch.setattr(Journal, "sync", look)
-    engine(payloads(9), 2)
-    assert len(found) == 2 * 7  # two shards, and two of nine records are empty
-    assert all(told == on_disk for told, on_disk in found)
+    monkeypatch.setattr(RunDirectory, "write_snapshot", look)
+    return found
 
 
-def test_the_journal_tells_the_whole_run(engine):
-    outcome, _, facts = engine(
+def test_checkpoints_come_after_so_many_bytes(engine, snapshots):
+    options = RunOptions(checkpoint_bytes=100, mark_s=1e9)
+    engine([b"x" * 30] * 20, 3, run_options=options)
+    # Every fourth record brings 120 bytes.
+    found = [
+        (snapshot.counted_to, shard, written.num_records, written.file_bytes)
+        for snapshot, _ in snapshots
+        for shard, written in snapshot.growing.items()
+    ]
+    counts = [(done, s, len(range(s, done, 3))) for done in (4, 8, 12, 16, 20) for s in range(3)]
+    assert found == [(done, s, count, 46 * count) for done, s, count in counts]
+    assert all(snapshot.is_synced for snapshot, _ in snapshots)
+    assert [snapshot.number for snapshot, _ in snapshots] == [1, 2, 3, 4, 5]
+
+
+def test_marks_come_after_every_item_where_no_time_is_between_them(engine, snapshots):
+    engine([b"x" * 30] * 20, 3, run_options=RunOptions(mark_s=0))
+    told = [snapshot for snapshot, _ in snapshots]
+    assert [snapshot.counted_to for snapshot in told] == [*range(1, 21), 20]
+    assert not any(snapshot.is_synced for snapshot in told)
+    last = told[-1]
+    assert (last.growing, sorted(last.sealed), last.num_items) == ({}, [0, 1, 2], 20)
+    assert {snapshot.num_items for snapshot in told[:-1]} == {None}
+
+
+def test_marks_come_once_in_so_many_seconds(engine, snapshots):
+    engine([b"x"] * 20, 3, map=lambda r: time.sleep(0.02) or r, run_options=RunOptions(mark_s=0.02))
+    assert 1 <= len(snapshots) <= 20
+    snapshots.clear()
+    engine([b"x"] * 20, 3)
+    assert snapshots == []
+
+
+@pytest.mark.parametrize(
+    "options", [RunOptions(mark_s=0), RunOptions(checkpoint_bytes=1, mark_s=1e9)]
+)
+def test_a_snapshot_is_what_lies_on_the_disk(engine, snapshots, options):
+    records = payloads(9)
+    skip = {4, 5}
+    engine(
+        records,
+        2,
+        map=lambda r: SKIP if r in [records[i] for i in skip] else r,
+        run_options=options,
+    )
+    told = [(snapshot, files) for snapshot, files in snapshots if snapshot.growing]
+    assert len(told) >= 5
+    for snapshot, files in told:
+        done = snapshot.counted_to
+        expected = model([None if i in skip else r for i, r in enumerate(records[:done])], 2)
+        for shard, written in snapshot.growing.items():
+            data, rows = files[f"shard-{shard:05d}"], files[f"index-{shard:05d}"]
+            assert len(data) == written.file_bytes == written.stream_bytes
+            assert crc32c(data) == written.crc32c
+            assert len(rows) == 8 * written.num_pieces == 8 * written.num_records
+            assert written.num_records == len(expected[shard])
+        assert snapshot.journal_bytes == len(files["journal-0-0"])
+        skipped = [fact["skip"] for fact in read_facts(files["journal-0-0"]).facts]
+        assert skipped == sorted(i for i in skip if i < done)
+
+
+def test_a_snapshot_has_what_was_learnt_up_to_it(engine, snapshots):
+    data = [{"x": i, "y": i % 2} for i in range(7)]
+    outcome, _, _ = engine(data, 2, label="y", run_options=RunOptions(mark_s=0))
+    for snapshot, _ in snapshots:
+        learnt = Learnt.from_state(snapshot.learnt, 2)
+        assert learnt.features["x"].present == snapshot.counted_to
+        counts = {str(k): len(range(k, snapshot.counted_to, 2)) for k in range(2)}
+        assert learnt.labels.to_json()["counts"] == {k: n for k, n in counts.items() if n}
+    assert learnt.labels.to_json() == outcome.labels
+
+
+def test_the_journal_tells_types_and_gaps_and_nothing_else(engine):
+    _, _, facts = engine(
         [{"x": i, "y": i % 2} for i in range(7)],
         2,
         map=lambda f: SKIP if f["x"] == 3 else f,
         label="y",
     )
-    assert sorted(facts[0]["schema"]) == ["x", "y"]
-    assert facts[1] == {"skip": 3, "reason": "dropped"}
-    assert facts[2] == {"items": 7}
-    assert facts[3:5] == [{"schema": outcome.schema["features"]}, {"labels": outcome.labels}]
-    assert [(f["sealed"], f["records"], f["bytes"]) for f in facts[5:]] == [
-        (s, shard.num_records, shard.file_bytes) for s, shard in enumerate(outcome.shards)
-    ]
+    assert sorted(facts[0]["types"]) == ["x", "y"]
+    assert facts[1:] == [{"skip": 3, "reason": "dropped"}]
 
 
-def test_checkpoints_change_no_byte(tmp_path, monkeypatch):
+def test_snapshots_change_no_byte(tmp_path):
     data = [{"x": i, "y": "ab"[i % 2]} for i in range(50)]
-    for folder, limit in (("a", 1 << 40), ("b", 1), ("c", 77)):
-        monkeypatch.setattr(part, "CHECKPOINT_BYTES", limit)
-        sw.write(data, tmp_path / folder / "t@4", label="y")
+    options = {
+        "a": QUIET,
+        "b": RunOptions(checkpoint_bytes=1, mark_s=1e9),
+        "c": RunOptions(checkpoint_bytes=77, mark_s=1e9),
+        "d": RunOptions(mark_s=0),
+    }
+    for folder, run in options.items():
+        sw.write(data, tmp_path / folder / "t@4", label="y", run=run)
     for name in os.listdir(tmp_path / "a"):
-        contents = {(tmp_path / folder / name).read_bytes() for folder in "abc"}
+        contents = {(tmp_path / folder / name).read_bytes() for folder in options}
         assert len(contents) == 1, name
 
 
@@ -258,7 +320,7 @@ def test_an_error_leaves_no_file_open(engine, tmp_path):
 
 
 def test_a_record_that_is_too_large_is_named(engine, monkeypatch):
-    monkeypatch.setattr("shardwriter.tfrecord.MAX_PAYLOAD_BYTES", 100)
+    monkeypatch.setattr("shardwriter.encode.MAX_PAYLOAD_BYTES", 100)
     with pytest.raises(RecordTooLarge, match="101 bytes") as caught:
         engine([b""] * 7 + [bytes(101)], 3)
     assert caught.value.index == 7
@@ -310,9 +372,9 @@ def test_memory_does_not_grow_with_the_number_of_records(tmp_path):
     code = """
 import sys, tracemalloc
 import shardwriter as sw
-from shardwriter.engines import part
+from shardwriter.engines import growing
 
-part._MAX_BUFFER_BYTES = 4096  # filled many times over by either run
+growing._MAX_BUFFER_BYTES = 4096  # filled many times over by either run
 
 def data(n):
     for i in range(n):
@@ -344,7 +406,11 @@ def test_facts_are_written_before_any_later_frame(engine, monkeypatch):
         real_fact(self, **fact)
 
     def write(self, data):
-        on_disk = [f for p in Path(self._path).parent.glob("journal-*") for f in read_journal(p)]
+        on_disk = [
+            f
+            for p in Path(self._path).parent.glob("journal-*")
+            for f in read_facts(p.read_bytes()).facts
+        ]
         if "shard-" in self._path:
             written.append(on_disk == json.loads(json.dumps(known)))
         real_write(self, data)
@@ -352,11 +418,11 @@ def test_facts_are_written_before_any_later_frame(engine, monkeypatch):
     real_fact, real_write = Journal.fact, LocalFile.write
     monkeypatch.setattr(Journal, "fact", note)
     monkeypatch.setattr(LocalFile, "write", write)
-    monkeypatch.setattr(part, "_MAX_BUFFER_BYTES", 1)
-    monkeypatch.setattr(part, "_ALL_BUFFERS_BYTES", 1)
+    monkeypatch.setattr(growing, "_MAX_BUFFER_BYTES", 1)
+    monkeypatch.setattr(growing, "_ALL_BUFFERS_BYTES", 1)
     data = [{"x": np.zeros(i % 5 + 1, np.int16 if i < 600 else np.int32)} for i in range(1000)]
     engine(data, 2, map=lambda f: SKIP if len(f["x"]) == 3 else {**f, f"n{len(f['x'])}": 1})
     assert len(written) > 2
     assert all(written)
-    widened = [fact for fact in known if "schema" in fact]
-    assert any(fact["schema"].get("x", {}).get("dtype") == "int64" for fact in widened[:-1])
+    widened = [fact for fact in known if "types" in fact]
+    assert any(fact["types"].get("x", {}).get("dtype") == "int64" for fact in widened[:-1])

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwriter.compressed_writer import CompressedWriter
 from shardwriter.crc32c import crc32c
 from shardwriter.errors import StorageError
 from shardwriter.manifest import SealedShard
+from shardwriter.packing import PLAIN, Packing
 from shardwriter.shard import ShardFile
 from shardwriter.storage import LocalStorage
-from shardwriter.tfrecord import TFRecordWriter, Written, frame
+from shardwriter.tfrecord import NOTHING_WRITTEN, TFRecordWriter, Written, frame
 from shardwriter.tfrecord_reader import read_records
 
 RECORDS = [b"one", b"", b"three" * 100]
@@ -79,7 +81,7 @@ def test_a_checkpoint_is_on_the_disk(tmp_path):
         shard.write(b"one")
         checkpoint = shard.checkpoint()
         data = (tmp_path / "shard").read_bytes()
-        assert checkpoint == Written(1, len(data), crc32c(data))
+        assert checkpoint == Written(1, 19, crc32c(data), 19, None, 1)
         assert ends(tmp_path) == [19]
         assert storage.synced == [str(tmp_path / "shard"), str(tmp_path / "index")]
         shard.write(b"two")
@@ -136,3 +138,86 @@ def test_a_shard_that_can_not_be_sealed_is_abandoned(tmp_path):
     assert storage._open == {}  # no descriptor is left behind
     with pytest.raises(ValueError, match="closed"):
         shard.write(b"two")
+
+
+# -- going on with it ------------------------------------------------------------------------------
+
+
+def go_on(folder, packing, written, buffer_bytes=1 << 18):
+    """Open the shard behind what an earlier attempt has left."""
+    storage = LocalStorage()
+    path = str(folder / "shard")
+
+    def open_writer(on_flush):
+        going_on = written.num_pieces > 0
+        file = storage.append(path, written.file_bytes) if going_on else storage.create(path)
+        if packing.is_plain:
+            return TFRecordWriter(
+                file, buffer_bytes=buffer_bytes, on_flush=on_flush, written=written
+            )
+        return CompressedWriter(file, packing, on_flush=on_flush, written=written)
+
+    index = str(folder / "index")
+    compressed = not packing.is_plain
+    return ShardFile(storage, path, index, open_writer, compressed=compressed, written=written)
+
+
+def files(folder):
+    return (folder / "shard").read_bytes(), (folder / "index").read_bytes()
+
+
+@given(
+    st.lists(st.binary(max_size=50), max_size=40),
+    st.sampled_from([PLAIN, Packing("gzip", "isal-2", 1), Packing("gzip", "isal-2", 100)]),
+    st.sampled_from([1, 60, 1 << 18]),
+    st.data(),
+)
+def test_a_shard_that_was_cut_anywhere_ends_as_if_it_had_not_been(
+    tmp_path, records, packing, buffer_bytes, data
+):
+    with go_on(tmp_path, packing, NOTHING_WRITTEN) as shard:
+        for record in records:
+            shard.write(record)
+        sealed = shard.seal()
+    whole = files(tmp_path)
+    written = NOTHING_WRITTEN
+    for cut in sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=3))):
+        with go_on(tmp_path, packing, written, buffer_bytes) as shard:
+            for record in records[written.num_records : cut]:
+                shard.write(record)
+            told = shard.flush()
+            assert told.num_records >= written.num_records
+            assert (tmp_path / "shard").stat().st_size == told.file_bytes
+            assert (tmp_path / "index").stat().st_size == shard.index_bytes
+            row_bytes = 8 if packing.is_plain else 16
+            assert shard.index_bytes == row_bytes * told.num_pieces
+            written = told
+            for record in records[cut : cut + 5]:  # these are lost
+                shard.write(record)
+        # What a crash leaves behind the cut is of any kind.
+        for name in ("shard", "index"):
+            with open(tmp_path / name, "ab") as file:
+                file.write(data.draw(st.sampled_from([b"", bytes(30), b"torn"])))
+    with go_on(tmp_path, packing, written, buffer_bytes) as shard:
+        assert shard.num_records == written.num_records
+        for record in records[written.num_records :]:
+            shard.write(record)
+        assert shard.seal() == sealed
+    assert files(tmp_path) == whole
+
+
+def test_a_shard_that_is_shorter_than_it_should_be_is_not_gone_on_with(tmp_path):
+    with open_shard(tmp_path) as shard:
+        for record in RECORDS:
+            shard.write(record)
+        written = shard.flush()
+    whole = files(tmp_path)
+    for name in ("shard", "index"):
+        size = (tmp_path / name).stat().st_size
+        with open(tmp_path / name, "r+b") as file:
+            file.truncate(size - 1)
+        with pytest.raises(StorageError, match="should have"):
+            go_on(tmp_path, PLAIN, written)
+        (tmp_path / name).write_bytes(whole[name == "index"])
+    go_on(tmp_path, PLAIN, written).__exit__()
+    assert files(tmp_path) == whole

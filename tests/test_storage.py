@@ -47,6 +47,51 @@ class StorageContract:
         self.put(storage, f"{root}/a", b"x")
         assert self.get(f"{root}/a") == b"x"
 
+    @pytest.mark.parametrize("num_bytes", range(6))
+    def test_appending_goes_on_behind_what_stands_and_cuts_the_rest_off(
+        self, storage, root, num_bytes
+    ):
+        self.put(storage, f"{root}/a", b"01234")
+        file = storage.append(f"{root}/a", num_bytes)
+        assert storage.size(f"{root}/a") == num_bytes
+        for piece in (b"", b"ab", b"cd"):
+            file.write(piece)
+        storage.sync(f"{root}/a")
+        file.close()
+        assert self.get(f"{root}/a") == b"01234"[:num_bytes] + b"abcd"
+
+    def test_appending_and_closing_cuts_off(self, storage, root):
+        self.put(storage, f"{root}/a", b"01234")
+        storage.append(f"{root}/a", 3).close()
+        storage.append(f"{root}/a", 3).close()
+        assert self.get(f"{root}/a") == b"012"
+
+    def test_appending_to_a_file_that_is_short_is_an_error(self, storage, root):
+        self.put(storage, f"{root}/a", b"01234")
+        with pytest.raises(StorageError, match="5 bytes and should have 6") as caught:
+            storage.append(f"{root}/a", 6)
+        assert caught.value.path == f"{root}/a"
+        assert self.get(f"{root}/a") == b"01234"
+
+    @pytest.mark.parametrize("num_bytes", [0, 1])
+    def test_appending_to_a_file_that_is_not_there_is_an_error(self, storage, root, num_bytes):
+        with pytest.raises(StorageError, match="no such file"):
+            storage.append(f"{root}/a", num_bytes)
+        assert storage.size(f"{root}/a") is None
+
+    def test_files_are_appended_to_side_by_side(self, storage, root):
+        for name in "abc":
+            self.put(storage, f"{root}/{name}", b"begun, and torn")
+        files = {name: storage.append(f"{root}/{name}", 5) for name in "abc"}
+        for turn in range(5):
+            for name, file in files.items():
+                file.write(f" {name}{turn}".encode())
+        for file in files.values():
+            file.close()
+        for name in files:
+            expected = "begun" + "".join(f" {name}{turn}" for turn in range(5))
+            assert self.get(f"{root}/{name}") == expected.encode()
+
     def test_a_created_file_is_there_before_anything_is_written(self, storage, root):
         file = storage.create(f"{root}/a")
         assert storage.size(f"{root}/a") == 0
@@ -113,6 +158,7 @@ class StorageContract:
         path = f"{root}/none/a"
         for call in (
             lambda: storage.create(path),
+            lambda: storage.append(path, 0),
             lambda: storage.sync(path),
             lambda: storage.sync_directory(f"{root}/none"),
         ):
@@ -167,6 +213,9 @@ class TestLocalStorage(StorageContract):
         before = len(os.listdir("/proc/self/fd"))
         for name in "abc":
             self.put(storage, f"{root}/{name}", b"x")
+            storage.append(f"{root}/{name}", 1).close()
+            with pytest.raises(StorageError):
+                storage.append(f"{root}/{name}", 2)
         assert len(os.listdir("/proc/self/fd")) == before
 
 

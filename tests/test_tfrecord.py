@@ -17,7 +17,15 @@ import shardwriter.tfrecord as tfrecord
 from shardwriter.compression import open_stream
 from shardwriter.crc32c import crc32c, masked_crc32c
 from shardwriter.errors import CorruptFile, OptionError, RecordTooLarge
-from shardwriter.tfrecord import FRAME_BYTES, MAX_PAYLOAD_BYTES, TFRecordWriter, frame, frame_header
+from shardwriter.tfrecord import (
+    FRAME_BYTES,
+    MAX_PAYLOAD_BYTES,
+    NOTHING_WRITTEN,
+    TFRecordWriter,
+    Written,
+    frame,
+    frame_header,
+)
 from shardwriter.tfrecord_reader import read_frames, read_records
 
 RECORDS = st.lists(st.binary(max_size=60), max_size=8)
@@ -584,3 +592,43 @@ def test_files_of_other_projects_are_read_whole(data_dir):
         assert sum(sizes) == facts["payload_total"], name
         if sizes:
             assert (min(sizes), max(sizes)) == (facts["payload_min"], facts["payload_max"]), name
+
+
+# -- going on behind what stands -------------------------------------------------------------------
+
+
+@given(RECORDS, st.sampled_from([1, 60, 1 << 18]), st.data())
+def test_a_file_that_was_gone_on_with_is_that_of_one_writer(records, buffer_bytes, data):
+    """However often it is cut, and whatever stood behind the cut."""
+    stream, written, sizes = b"", NOTHING_WRITTEN, []
+    for cut in sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=4))):
+        sink = Sink()
+        writer = TFRecordWriter(
+            sink, buffer_bytes=buffer_bytes, on_flush=sizes.extend, written=written
+        )
+        assert writer.written == written
+        assert writer.num_records == written.num_records
+        for record in records[written.num_records : cut]:
+            writer.write(record)
+        if data.draw(st.booleans()):
+            writer.flush()
+        told = writer.written
+        if data.draw(st.booleans()):  # more is written, and lost
+            writer.write(b"lost")
+        writer.discard()
+        stream = (stream + sink.data)[: told.file_bytes]
+        assert told.num_records <= max(cut, written.num_records)
+        assert told.crc32c == crc32c(stream)
+        written = told
+        del sizes[written.num_records :]
+    sink = Sink()
+    writer = TFRecordWriter(sink, buffer_bytes=buffer_bytes, on_flush=sizes.extend, written=written)
+    for record in records[written.num_records :]:
+        writer.write(record)
+    writer.close()
+    whole = b"".join(map(frame, records))
+    assert stream + sink.data == whole
+    count, size = len(records), len(whole)
+    assert writer.written == Written(count, size, crc32c(whole), size, None, count)
+    assert writer.payload_bytes == sum(map(len, records))
+    assert sizes == list(map(len, records))

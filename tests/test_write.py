@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter import rundir
+from shardwriter import publication
+from shardwriter.crc32c import crc32c
 from shardwriter.errors import (
     CallableError,
     OptionError,
@@ -28,6 +30,8 @@ from shardwriter.errors import (
 )
 from shardwriter.feature_types import FeatureType, parse_schema_option
 from shardwriter.permutation import Permutation
+from shardwriter.rundir import RunDirectory
+from shardwriter.snapshot import Snapshot
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
 
@@ -305,7 +309,7 @@ def test_a_record_of_100_mib_works(tmp_path: Path) -> None:
 
 
 def test_a_record_over_2_gib_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwriter.tfrecord.MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr("shardwriter.encode.MAX_PAYLOAD_BYTES", 1000)
     with pytest.raises(sw.DataError, match="2 GiB") as caught:
         sw.write([{"x": b""}, {"x": bytes(1000)}], tmp_path / "t@1")
     assert caught.value.index == 1
@@ -383,22 +387,38 @@ def test_a_label_that_is_nowhere_is_said(tmp_path: Path) -> None:
     assert any("'nope'" in line for line in said)
 
 
+KILLED = (
+    "import os, sys, shardwriter as sw\n"
+    "def items():\n"
+    "    for i in range(100):\n"
+    "        if i == 50: os.kill(os.getpid(), 9)\n"
+    "        yield {'x': i}\n"
+    "run = sw.RunOptions(mark_s=float(sys.argv[2]))\n"
+    "sw.write(items, sys.argv[1] + '/t@2', run=run)\n"
+)
+
+
 def test_a_killed_run_leaves_no_final_name_and_is_discarded_on_request(tmp_path: Path) -> None:
-    code = (
-        "import os, sys, shardwriter as sw\n"
-        "def items():\n"
-        "    for i in range(100):\n"
-        "        if i == 50: os.kill(os.getpid(), 9)\n"
-        "        yield {'x': i}\n"
-        "sw.write(items, sys.argv[1] + '/t@2')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run([*command, "0"], check=False)
     assert done.returncode == -signal.SIGKILL
     assert [p.name for p in tmp_path.iterdir()] == [".t.partial"]
-    with pytest.raises(OutputExists, match="unfinished run"):
-        sw.write(features(3), tmp_path / "t@2")
+    for _ in range(2):
+        with pytest.raises(OutputExists, match="unfinished run") as caught:
+            sw.write(features(3), tmp_path / "t@2")
+        assert "--resume goes on with it" in caught.value.hint
     sw.write(features(3), tmp_path / "t@2", run=sw.RunOptions(overwrite=True))
     assert sw.verify(str(tmp_path / "t")).sizes.count == 3
+
+
+def test_a_killed_run_that_came_to_no_mark_is_replaced(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run([*command, "1e9"], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [p.name for p in tmp_path.iterdir()] == [".t.partial"]
+    sw.write(features(3), tmp_path / "t@2")
+    assert sw.verify(str(tmp_path / "t")).sizes.count == 3
+    assert not (tmp_path / ".t.partial").exists()
 
 
 def test_ctrl_c_publishes_nothing(tmp_path: Path) -> None:
@@ -419,28 +439,94 @@ def test_ctrl_c_publishes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_work_that_reached_a_checkpoint_is_kept_after_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "run"),
+    [
+        ("checkpoint", sw.RunOptions(checkpoint_bytes=1000, mark_s=1e9)),
+        ("mark", sw.RunOptions(mark_s=0)),
+    ],
+)
+def test_work_that_a_snapshot_speaks_of_is_kept_after_an_error(
+    tmp_path: Path, kind: str, run: sw.RunOptions
 ) -> None:
-    monkeypatch.setattr("shardwriter.engines.part.CHECKPOINT_BYTES", 1000)
-
     def items() -> object:
         for _ in range(100):
             yield {"x": bytes(100)}
         raise RuntimeError
 
     with pytest.raises(CallableError):
-        sw.write(items, tmp_path / "t@2")
+        sw.write(items, tmp_path / "t@2", run=run)
     assert [p.name for p in tmp_path.iterdir()] == [".t.partial"]
-    facts = [
-        fact
-        for path in (tmp_path / ".t.partial").glob("journal-*")
-        for fact in rundir.read_journal(path)
-    ]
-    safe = {fact["checkpoint"]: fact["bytes"] for fact in facts if "checkpoint" in fact}
-    assert sorted(safe) == [0, 1]
-    for number, size in safe.items():
-        assert 0 < size <= (tmp_path / ".t.partial" / f"shard-0000{number}").stat().st_size
+    folder = tmp_path / ".t.partial"
+    first = Snapshot.from_line((folder / f"{kind}-0-0").read_bytes())
+    assert first is not None
+    assert first.is_synced is (kind == "checkpoint")
+    # What was done since is noted when the error comes.
+    last = Snapshot.from_line((folder / "mark-0-0").read_bytes())
+    assert last is not None
+    assert last.number >= first.number
+    assert last.counted_to == 100
+    for snapshot in (first, last):
+        assert sorted(snapshot.growing) == [0, 1]
+        for number, written in snapshot.growing.items():
+            data = (folder / f"shard-{number:05d}").read_bytes()
+            assert 0 < written.file_bytes <= len(data)
+            assert written.crc32c == crc32c(data[: written.file_bytes])
+    assert [written.num_records for written in last.growing.values()] == [50, 50]
+
+
+def test_a_run_that_came_to_no_snapshot_leaves_nothing_after_an_error(tmp_path: Path) -> None:
+    def items() -> object:
+        yield {"x": 1}
+        raise RuntimeError
+
+    run = sw.RunOptions(mark_s=1e9)
+    for workers in (1, 2):
+        with pytest.raises(CallableError):
+            sw.write(items, tmp_path / "t@2", workers=workers, run=run)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_over_2_gib_of_a_block_of_rows_is_refused_by_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_text("x\nshort\n" + "long" * 300 + "\nshort\n")
+    monkeypatch.setattr("shardwriter.tfrecord.MAX_PAYLOAD_BYTES", 1000)
+    with pytest.raises(sw.DataError, match="2 GiB") as caught:
+        sw.write(str(tmp_path / "t.csv"), tmp_path / "out" / "t@1")
+    assert caught.value.index == 1
+
+
+def test_ctrl_c_after_the_publication_leaves_the_folder_of_another_write_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other: list[RunDirectory] = []
+
+    def publish_and_stop(*arguments: Any) -> None:
+        publication.publish(*arguments)
+        assert not (tmp_path / ".t.partial").exists()
+        other.append(RunDirectory.claim(str(tmp_path), "t", LocalStorage()))
+        other[0].begin({})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["shardwriter.write"], "publish", publish_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        sw.write([{"a": 1}], tmp_path / "t@1")
+    assert (tmp_path / ".t.partial/run.json").exists()
+    other[0].release()
+    assert not sw.verify(str(tmp_path / "t")).num_defects
+
+
+def test_ctrl_c_after_the_publication_is_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def publish_and_stop(*arguments: Any) -> None:
+        publication.publish(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["shardwriter.write"], "publish", publish_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        sw.write([{"a": 1}], tmp_path / "t@1")
 
 
 def test_a_publication_that_was_interrupted_is_finished_by_the_next_write(

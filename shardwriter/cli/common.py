@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from shardwriter.errors import ShardwriterError, StorageError
+from shardwriter.errors import ShardwriterError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from shardwriter.engines import Progress, Work
@@ -38,7 +38,9 @@ def terminable() -> Iterator[None]:
     def terminate(signal_number: int, _frame: object) -> None:
         raise Terminated(signal_number)
 
-    before = {number: signal.signal(number, terminate) for number in (SIGTERM, SIGHUP)}
+    # What nohup has the program ignore stays ignored.
+    heeded = [n for n in (SIGTERM, SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, terminate) for number in heeded}
     try:
         yield
     finally:
@@ -47,7 +49,9 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
-def reported(*, verbose: bool = False, left: Callable[[], str] | None = None) -> Iterator[None]:
+def reported(
+    *, verbose: bool = False, left: Callable[[], str | None] | None = None
+) -> Iterator[None]:
     """Turn an error into what, where and what to do on stderr, and its exit code.
 
     An exception that is not ours is a bug of ours or of the user's own code: it passes, with its
@@ -55,7 +59,7 @@ def reported(*, verbose: bool = False, left: Callable[[], str] | None = None) ->
 
     Args:
         verbose: Show the traceback of our own errors too.
-        left: Says what an interrupted command has left behind.
+        left: Says what a command that was stopped has left behind; None where that is nothing.
     """
     try:
         yield
@@ -63,6 +67,10 @@ def reported(*, verbose: bool = False, left: Callable[[], str] | None = None) ->
         if verbose:
             traceback.print_exception(error)
         _say(error)
+        if left is not None and error.exit_code != UsageError.exit_code:
+            kept = left()
+            if kept is not None:
+                hint(kept)
         raise typer.Exit(error.exit_code) from None
     except BrokenPipeError:
         raise  # typer ends quietly when the reader of stdout has gone
@@ -72,7 +80,9 @@ def reported(*, verbose: bool = False, left: Callable[[], str] | None = None) ->
         _say(StorageError(error.strerror or str(error), path=error.filename))
         raise typer.Exit(StorageError.exit_code) from None
     except KeyboardInterrupt as error:
-        typer.echo("interrupted" + (f": {left()}" if left else ""), err=True)
+        nothing = "nothing was published, and nothing is left behind"
+        what = "" if left is None else f": {left() or nothing}"
+        typer.echo(f"interrupted{what}", err=True)
         number = error.signal_number if isinstance(error, Terminated) else SIGINT
         raise typer.Exit(128 + number) from None
 

@@ -24,6 +24,7 @@ from shardwriter.cli.common import (
 
 if TYPE_CHECKING:
     from shardwriter.engines import Work
+    from shardwriter.manifest import Manifest
     from shardwriter.sources import Source
 
 
@@ -44,6 +45,11 @@ class _Engine(str, Enum):
 class _Backend(str, Enum):
     native = "native"
     tensorflow = "tensorflow"
+
+
+class _OnError(str, Enum):
+    raise_ = "raise"
+    skip = "skip"
 
 
 class _Compression(str, Enum):
@@ -78,6 +84,10 @@ def write(
         str | None,
         typer.Option(help="module:callable, applied to every item's features; may return SKIP."),
     ] = None,
+    filter: Annotated[
+        str | None,
+        typer.Option(help="module:callable, asked of every item before it is loaded or numbered."),
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many items.")] = None,
     shuffle: Annotated[
         bool, typer.Option("--shuffle", help="Write the items in a random order.")
@@ -108,6 +118,16 @@ def write(
         _Engine,
         typer.Option(metavar="ENGINE", help="Who does the work: process (a pool), or serial."),
     ] = _Engine.process,
+    on_error: Annotated[
+        _OnError,
+        typer.Option(
+            metavar="WHAT", help="An item gives an error: raise (stop), or skip it and list it."
+        ),
+    ] = _OnError.raise_,
+    max_errors: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Stop when more items than that were skipped so."),
+    ] = None,
     item_timeout: Annotated[
         float | None,
         typer.Option(metavar="S", help="Stop when a worker takes more seconds for one item."),
@@ -131,6 +151,16 @@ def write(
     index: Annotated[
         bool, typer.Option("--index", help="Write <shard>.idx files for DALI and the PyPI loader.")
     ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with a run that was stopped; begin where there is none."
+        ),
+    ] = False,
+    retry_errors: Annotated[
+        bool,
+        typer.Option("--retry-errors", help="The same, and try again the items that were skipped."),
+    ] = False,
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Replace a dataset of this name once the new is whole."),
@@ -146,7 +176,8 @@ def write(
 ) -> None:
     """Write data as N TFRecord shards: item i goes to shard i mod N.
 
-    Nothing stands under a final name before all of it is whole; the manifest comes last.
+    Nothing stands under a final name before all of it is whole; the manifest comes last. A run that
+    was stopped, however, goes on with --resume and ends with the same bytes.
 
     Example: [bold]shardwriter write photos/ out/train@16 --shuffle --seed 1[/bold]
     """
@@ -157,14 +188,21 @@ def write(
         from shardwriter.naming import parse_output
         from shardwriter.options import DatasetOptions, RunOptions
         from shardwriter.packing import lost_readers
+        from shardwriter.plan import plan
         from shardwriter.sources.find import open_source
-        from shardwriter.write import plan, write_dataset
+        from shardwriter.write import write_dataset
 
+        if dry_run and (resume or retry_errors):
+            raise OptionError(
+                "--dry-run says what a write from the beginning would make",
+                hint="leave --resume and --retry-errors off",
+            )
         if seed is not None and not shuffle:
             raise OptionError("--seed without --shuffle", hint="add --shuffle, or leave --seed off")
         output = parse_output(out, shards, None if compression is None else compression.value)
         options = DatasetOptions(
             map=None if map is None else import_reference(map, "--map"),
+            filter=None if filter is None else import_reference(filter, "--filter"),
             limit=limit,
             shuffle_seed=(seed or 0) if shuffle else None,
             label=label,
@@ -176,6 +214,10 @@ def write(
         )
         run_options = RunOptions(
             overwrite=overwrite,
+            resume=resume,
+            retry_errors=retry_errors,
+            on_error=on_error.value,
+            max_errors=max_errors,
             engine=engine.value,
             workers=workers,
             item_timeout_s=item_timeout,
@@ -205,7 +247,7 @@ def write(
         # What a map prints is no result: the pool's workers print to stderr too.
         with terminable(), writing_bar() as show, redirect_stdout(sys.stderr):
             manifest = write_dataset(opened, output, options, run_options, progress, hint)
-        seconds = told[-1].seconds
+        work = told[-1] if told else None  # none where there was nothing to do
         elapsed_s = time.monotonic() - started
         manifest_path = str(Path(output.directory) / manifest.pattern.manifest_file)
         if json:
@@ -218,16 +260,18 @@ def write(
                 "num_shards": manifest.num_shards,
                 "payload_bytes": manifest.payload_bytes,
                 "schema": "shardwriter.write/1",
+                "errors": _num_errors(manifest, output.directory),
                 "skipped": len(manifest.gaps),
-                "stages_s": dict(seconds),
+                "stages_s": {} if work is None else dict(work.seconds),
             }
             print_json(summary)
         else:
             from shardwriter.render import print_timings, print_written
 
-            print_written(manifest, output.directory, elapsed_s)
-            if timings:
-                print_timings(seconds, manifest.num_items)
+            some = work is None or resume or retry_errors
+            print_written(manifest, output.directory, None if some else elapsed_s)
+            if timings and work is not None:
+                print_timings(work.seconds, manifest.num_items)
 
 
 def _show_plan(planned: dict[str, Any], directory: str, *, json: bool) -> None:
@@ -241,14 +285,24 @@ def _show_plan(planned: dict[str, Any], directory: str, *, json: bool) -> None:
     print_plan(planned, directory)
 
 
-def _what_is_left(out: str, shards: int | None) -> str:
-    """Say in which state a write was stopped."""
-    from shardwriter.naming import parse_output, partial_dir
+def _num_errors(manifest: Manifest, directory: str) -> int:
+    from shardwriter.naming import ledger_file
+
+    ledger = Path(directory) / ledger_file(manifest.name)
+    return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
+
+
+def _what_is_left(out: str, shards: int | None) -> str | None:
+    """Say what a write that was stopped has left; None where that is nothing."""
+    from shardwriter.naming import manifest_file, parse_output, partial_dir
 
     output = parse_output(out, shards)
     run = Path(output.directory) / partial_dir(output.name)
     if (run / "commit.json").exists():
-        return f"all is written, and the next write of {output.name!r} finishes its publication"
+        return f"all is written, and --resume finishes the publication of {output.name!r}"
     if run.exists():
-        return f"nothing was published; what reached the disk is in {run}"
-    return "nothing was published, and nothing is left behind"
+        return f"nothing was published, and what was done is kept in {run}: --resume goes on"
+    manifest = Path(output.directory) / manifest_file(output.name)
+    if manifest.exists():
+        return f"nothing is left of a run, and the dataset of {manifest} is whole"
+    return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwriter.job import Job
+from shardwriter.kept import Kept
 from shardwriter.manifest import SealedShard
 from shardwriter.rundir import RunDirectory
 
@@ -26,6 +27,7 @@ class Work:
         num_items: Items in all; None while that is not known.
         payload_bytes: Bytes of the records so far.
         num_gaps: Items that gave no record.
+        num_errors: Those of them that gave an error.
         seconds: Time by stage (see :mod:`shardwriter.stages`), of all workers together.
     """
 
@@ -33,6 +35,7 @@ class Work:
     num_items: int | None
     payload_bytes: int
     num_gaps: int = 0
+    num_errors: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -52,6 +55,7 @@ class Outcome:
         shards: The sealed shards, in order.
         num_items: T.
         gaps: Sorted indices of items without a record.
+        errors: Those of them that gave an error: the entries of the ledger, sorted.
         schema: The manifest's ``schema``.
         labels: The manifest's ``labels``.
         labels_sorted: Whether every label came in one run.
@@ -62,6 +66,7 @@ class Outcome:
     shards: list[SealedShard]
     num_items: int
     gaps: list[int]
+    errors: list[dict[str, Any]]
     schema: dict[str, Any]
     labels: dict[str, Any] | None
     labels_sorted: bool
@@ -69,5 +74,5 @@ class Outcome:
     work: Work
 
 
-Engine = Callable[[Job, RunDirectory, "Progress | None", Notify], Outcome]
-"""Writes all shards of a job into a run directory that has begun, and seals them."""
+Engine = Callable[[Job, RunDirectory, Kept, "Progress | None", Notify], Outcome]
+"""Writes what is still to be done of a job into a run directory that has begun, and seals it."""

@@ -14,6 +14,7 @@ from shardwriter.engines import Engine, Notify, Outcome, Progress
 from shardwriter.engines.cores import usable_cores
 from shardwriter.engines.serial import run_serial
 from shardwriter.job import Job
+from shardwriter.kept import Kept
 from shardwriter.options import RunOptions
 from shardwriter.rundir import RunDirectory
 
@@ -29,8 +30,10 @@ def open_engine(options: RunOptions, num_shards: int | None = None) -> Iterator[
         num_shards: N, where it is known already; more workers would have no work.
     """
 
-    def serial(job: Job, run: RunDirectory, progress: Progress | None, _: Notify) -> Outcome:
-        return run_serial(job, run, backend=options.backend, progress=progress)
+    def serial(
+        job: Job, run: RunDirectory, kept: Kept, progress: Progress | None, _: Notify
+    ) -> Outcome:
+        return run_serial(job, run, kept, options, progress=progress)
 
     if options.engine == "serial" or options.backend != "native":
         yield serial
@@ -46,19 +49,20 @@ def open_engine(options: RunOptions, num_shards: int | None = None) -> Iterator[
     with start_pool() as pool:
 
         def process(
-            job: Job, run: RunDirectory, progress: Progress | None, notify: Notify
+            job: Job, run: RunDirectory, kept: Kept, progress: Progress | None, notify: Notify
         ) -> Outcome:
-            num_workers = min(most, job.num_shards)
+            num_workers = max(1, min(most, len(kept.unfinished(range(job.num_shards)))))
             if job.num_items is not None:
                 num_workers = max(1, min(num_workers, job.num_items))
             if num_workers == 1 and not with_timeout:
-                return serial(job, run, progress, notify)
+                return serial(job, run, kept, progress, notify)
             return run_process(
                 pool,
                 num_workers,
                 job,
                 run,
-                item_timeout_s=options.item_timeout_s,
+                kept,
+                options,
                 progress=progress,
                 notify=notify,
             )
@@ -69,7 +73,9 @@ def open_engine(options: RunOptions, num_shards: int | None = None) -> Iterator[
 def _telling_of_idle(engine: Engine, options: RunOptions, most: int) -> Engine:
     """Have people told of workers without work: at once if they asked for them, else if it cost."""
 
-    def telling(job: Job, run: RunDirectory, progress: Progress | None, notify: Notify) -> Outcome:
+    def telling(
+        job: Job, run: RunDirectory, kept: Kept, progress: Progress | None, notify: Notify
+    ) -> Outcome:
         idle = (
             f"a shard is written by one process, so {job.num_shards} of {most} workers have work: "
             f"{most} shards or more would use all"
@@ -78,7 +84,7 @@ def _telling_of_idle(engine: Engine, options: RunOptions, most: int) -> Engine:
         if is_idle and options.workers is not None:
             notify(idle)
         started = time.monotonic()
-        outcome = engine(job, run, progress, notify)
+        outcome = engine(job, run, kept, progress, notify)
         if is_idle and options.workers is None and time.monotonic() - started > _LONG_S:
             notify(idle)
         return outcome

@@ -6,139 +6,34 @@ Parts know nothing of each other, and together they give what one part would hav
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 
 from contextlib2 import ExitStack
 
-from shardwriter.compressed_writer import CompressedWriter
-from shardwriter.encode import ItemEncoder, RecordEncoder
-from shardwriter.engines import Outcome, Work
-from shardwriter.errors import RecordTooLarge
+from shardwriter.encode import ItemEncoder
+from shardwriter.engines.growing import GrowingShards
+from shardwriter.errors import RecordTooLarge, ShardwriterError, StorageError
 from shardwriter.job import Job
-from shardwriter.journal import Journal, JournaledFile
-from shardwriter.labels import LabelCounts
+from shardwriter.journal import Journal
+from shardwriter.kept import Kept
+from shardwriter.learnt import Learnt
 from shardwriter.manifest import SealedShard
-from shardwriter.options import Backend
-from shardwriter.packing import PLAIN, Packing
+from shardwriter.options import RunOptions
 from shardwriter.rundir import RunDirectory
 from shardwriter.schema import FeatureSummary
-from shardwriter.shard import OnFlush, RecordWriter, ShardFile
+from shardwriter.snapshot import Snapshot
 from shardwriter.sources import Item
 from shardwriter.stages import Stopwatch
-from shardwriter.tfrecord import TFRecordWriter
 
-CHECKPOINT_BYTES: Final = 256 << 20
 REPORT_S: Final = 0.1
-_MAX_BUFFER_BYTES: Final = 1 << 18
-_ALL_BUFFERS_BYTES: Final = 32 << 20
-
-
-class GrowingShards:
-    """Open shards of a run, with the journal that is ahead of them.
-
-    Those not sealed are abandoned with the stack.
-
-    Args:
-        stack: Closes them.
-        run: Where they grow.
-        journal: Facts noted in it are written before any later frame.
-        shards: Their numbers.
-        packing: How they are compressed.
-        backend: Whose record writers to open.
-
-    Attributes:
-        files: By number.
-    """
-
-    def __init__(
-        self,
-        stack: ExitStack,
-        run: RunDirectory,
-        journal: Journal,
-        shards: Sequence[int],
-        packing: Packing = PLAIN,
-        backend: Backend = "native",
-    ) -> None:
-        self.journal = journal
-        self.files: dict[int, ShardFile] = {}
-        # Buffers are bounded all together, however many shards there are.
-        buffer_bytes = max(4096, min(_MAX_BUFFER_BYTES, _ALL_BUFFERS_BYTES // len(shards)))
-        for number in shards:
-            path = run.shard_path(number)
-            if backend == "tensorflow":
-                from shardwriter.storage.tensorflow import TensorFlowRecordWriter
-
-                open_writer: Callable[[OnFlush], RecordWriter] = partial(
-                    TensorFlowRecordWriter, path
-                )
-            else:
-                open_writer = partial(_open_native, run, journal, path, buffer_bytes, packing)
-            shard = ShardFile(
-                run.storage,
-                path,
-                run.index_path(number),
-                open_writer,
-                compressed=not packing.is_plain,
-            )
-            self.files[number] = stack.enter_context(shard)
-
-    def checkpoint(self, encoder: RecordEncoder) -> None:
-        """Bring all shards to the disk, then note how much is safe."""
-        self._note_learnt(encoder)
-        for number, shard in self.files.items():
-            safe = shard.checkpoint()
-            self.journal.fact(
-                checkpoint=number,
-                records=safe.num_records,
-                bytes=safe.file_bytes,
-                crc32c=f"{safe.crc32c:08x}",
-            )
-        self.journal.sync()
-
-    def seal(self, encoder: RecordEncoder, num_items: int) -> dict[int, SealedShard]:
-        """Seal every shard; return what each is, by number."""
-        self.journal.fact(items=num_items)
-        self._note_learnt(encoder)
-        self.journal.flush()
-        sealed = {}
-        for number, shard in self.files.items():
-            done = sealed[number] = shard.seal()
-            self.journal.fact(
-                sealed=number,
-                records=done.num_records,
-                bytes=done.file_bytes,
-                payload_bytes=done.payload_bytes,
-                crc32c=f"{done.crc32c:08x}",
-            )
-        self.journal.sync()
-        return sealed
-
-    def _note_learnt(self, encoder: RecordEncoder) -> None:
-        self.journal.fact(schema=encoder.schema.to_json()["features"])
-        self.journal.fact(labels=encoder.labels.to_json())
-
-
-def _open_native(
-    run: RunDirectory,
-    journal: Journal,
-    path: str,
-    buffer_bytes: int,
-    packing: Packing,
-    on_flush: OnFlush,
-) -> RecordWriter:
-    file = JournaledFile(run.storage.create(path), journal)
-    if not packing.is_plain:
-        return CompressedWriter(file, packing, on_flush=on_flush)
-    return TFRecordWriter(file, buffer_bytes=buffer_bytes, on_flush=on_flush)
-
-
-def note_types(journal: Journal, features: Mapping[str, FeatureSummary]) -> None:
-    """Note features whose type has widened."""
-    journal.fact(schema={name: feature.to_json() for name, feature in features.items()})
+_FIRST_MARK: Final = 10  # times the pause between marks: what is shorter is soon done again
+_MARK_SHARD_S: Final = 0.002  # and by so much for each shard that grows
+_MARK_COST: Final = 50  # a mark is followed by so many times of what it took, at least
 
 
 @dataclass
@@ -146,22 +41,35 @@ class Done:
     """What one process has done, and learnt from its records.
 
     Attributes:
-        features: The schema of its records.
-        labels: The labels of its records.
+        learnt: Schema and labels of its records.
         sealed: The shards that it finished, by number.
         gaps: Items without a record.
+        errors: Those of them that gave an error: an entry of the ledger for each.
         num_items: Items that it went through.
         payload_bytes: Bytes of its records.
         seconds: Time by stage.
     """
 
-    features: dict[str, FeatureSummary]
-    labels: LabelCounts
+    learnt: Learnt
     sealed: dict[int, SealedShard] = field(default_factory=dict)
     gaps: list[int] = field(default_factory=list)
+    errors: list[dict[str, Any]] = field(default_factory=list)
     num_items: int = 0
     payload_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Listener(Protocol):
+    """Whom a part tells of what happens."""
+
+    def tell(self, done: Done) -> None:
+        """Take note of what was done so far; called now and then."""
+
+    def tell_types(self, features: Mapping[str, FeatureSummary]) -> None:
+        """Take note of features whose type has widened."""
+
+    def tell_error(self, error: ShardwriterError) -> None:
+        """Take note of an item that is skipped; raise where that is one too many."""
 
 
 class PartWriter:
@@ -170,11 +78,13 @@ class PartWriter:
     Args:
         job: What to write.
         run: Where.
+        kept: What earlier attempts have left.
+        options: How often to say how far it is.
+        worker: Number of this process.
         journal: Of this process.
         encoder: Makes the records.
         watch: The clock that the encoder has too.
-        tell: Called now and then, and told what was done so far.
-        tell_types: Told of the features whose type has widened.
+        listener: Told of what happens.
 
     Attributes:
         done: What was done so far, of all parts together.
@@ -184,120 +94,155 @@ class PartWriter:
         self,
         job: Job,
         run: RunDirectory,
+        kept: Kept,
+        options: RunOptions,
+        worker: int,
         journal: Journal,
         encoder: ItemEncoder,
         watch: Stopwatch,
-        tell: Callable[[Done], None],
-        tell_types: Callable[[Mapping[str, FeatureSummary]], None] | None = None,
+        listener: Listener,
     ) -> None:
         self._num_shards = job.num_shards
         self._packing = job.packing
         self._run = run
+        self._kept = kept
+        self._options = options
+        self._worker = worker
         self._journal = journal
         self._items = encoder
         self._watch = watch
-        self._tell = tell
-        self._next_report = time.monotonic() + REPORT_S
-        learnt = encoder.encoder
+        self._listener = listener
+        self._can_resume = job.source.stable
+        self._num_snapshots = 0
+        self._since_checkpoint = 0
+        self._num_items: int | None = None
+        now = time.monotonic()
+        self._next_report = now + REPORT_S
+        self._next_mark = now + _FIRST_MARK * options.mark_s
+        encoder.encoder.schema.on_widen = self._on_widen
+        self.done = Done(encoder.encoder.learnt, seconds=watch.seconds)
 
-        def on_widen(features: Mapping[str, FeatureSummary]) -> None:
-            note_types(journal, features)
-            if tell_types is not None:
-                tell_types(features)
-
-        learnt.schema.on_widen = on_widen
-        self.done = Done(learnt.schema.features, learnt.labels, seconds=watch.seconds)
+    def _on_widen(self, features: Mapping[str, FeatureSummary]) -> None:
+        entries = {name: feature.to_state() for name, feature in features.items()}
+        self._journal.fact(types=entries)
+        self._listener.tell_types(features)
 
     def write(
         self,
         shards: Sequence[int],
         items: Iterable[tuple[int, Item]],
         num_items: Callable[[], int],
-        backend: Backend = "native",
     ) -> None:
         """Write all records of some shards, and seal them.
 
         Args:
             shards: Their numbers.
-            items: Index and descriptor of all their items, in order of index.
+            items: Index and descriptor of their items that are still to be done, in order of index.
             num_items: Tells T, when the items have come to their end.
-            backend: Whose record writers to open.
 
         Raises:
             ShardwriterError: An item is at fault, or the disk; nothing more is written.
         """
-        done, num_shards, watch = self.done, self._num_shards, self._watch
-        learnt, journal = self._items.encoder, self._journal
-        since_checkpoint = 0
+        done, num_shards = self.done, self._num_shards
+        most_bytes = self._options.checkpoint_bytes
+        self._items.counted_to = 0
         with ExitStack() as stack:
-            growing = GrowingShards(stack, self._run, journal, shards, self._packing, backend)
+            growing = GrowingShards(
+                stack,
+                self._run,
+                shards,
+                self._packing,
+                self._options.backend,
+                self._journal,
+                self._kept,
+            )
             files = growing.files
+            next_look = min(self._next_report, self._next_mark)
+            item_index: int | None = None
             try:
-                for item_index, record in self._items.records(items):
+                for item_index, made in self._items.records(items):
                     done.num_items += 1
-                    if record is None:
-                        done.gaps.append(item_index)
-                        journal.fact(skip=item_index, reason="dropped")
-                    else:
-                        files[item_index % num_shards].write(record)
-                        size = len(record)
+                    if type(made) is bytes:
+                        files[item_index % num_shards].write(made)
+                        size = len(made)
                         done.payload_bytes += size
-                        since_checkpoint += size
-                        if since_checkpoint >= CHECKPOINT_BYTES:
-                            self._items.leave()
-                            with watch.aside("sync"):
-                                growing.checkpoint(learnt)
-                            since_checkpoint = 0
-                    if (now := time.monotonic()) >= self._next_report:
-                        self._tell(done)
-                        self._next_report = now + REPORT_S
-            except RecordTooLarge as error:
-                raise error.locate(index=item_index) from None
+                        self._since_checkpoint += size
+                        if self._since_checkpoint >= most_bytes:
+                            self._snapshot(growing, synced=True)
+                    elif isinstance(made, ShardwriterError):
+                        self._skip(item_index, made)
+                    else:
+                        done.gaps.append(item_index)
+                        self._journal.fact(skip=item_index, reason="dropped")
+                    if (now := time.monotonic()) >= next_look:
+                        next_look = self._look(growing, now)
+            except StorageError:
+                raise
+            except ShardwriterError as error:
+                if isinstance(error, RecordTooLarge):  # of a block of rows: the shard met it
+                    error.locate(index=item_index)
+                # What a run that is short has done is done again as fast as it is looked at.
+                if self._num_snapshots:
+                    with suppress(StorageError):  # it would hide what has happened
+                        self._snapshot(growing)
+                raise
             self._items.leave()
-            with watch.aside("sync"):
-                done.sealed |= growing.seal(learnt, num_items())
-        self._tell(done)
+            self._num_items = num_items()
+            with self._watch.aside("sync"):
+                self._journal.flush()
+                done.sealed |= growing.seal()
+            growing.files.clear()
+            if time.monotonic() >= self._next_mark:
+                self._snapshot(growing, synced=self._since_checkpoint >= most_bytes)
+        self._listener.tell(done)
 
+    def _skip(self, item_index: int, error: ShardwriterError) -> None:
+        entry = error.to_json()
+        self.done.gaps.append(item_index)
+        self.done.errors.append(entry)
+        self._journal.fact(skip=item_index, reason="error", error=entry)
+        self._listener.tell_error(error)
 
-def gather(
-    learnt: RecordEncoder,
-    parts: Iterable[Done],
-    num_items: int,
-    seconds: Mapping[str, float] | None = None,
-) -> Outcome:
-    """Put together what all processes have done.
+    def _look(self, growing: GrowingShards, now: float) -> float:
+        """Tell how far it is, and mark it, where it is time; return when to look again."""
+        if now >= self._next_report:
+            self._listener.tell(self.done)
+            self._next_report = now + REPORT_S
+        if now >= self._next_mark:
+            self._snapshot(growing)
+        return min(self._next_report, self._next_mark)
 
-    Args:
-        learnt: What was known before; gets what the parts have learnt.
-        parts: Of every process.
-        num_items: T.
-        seconds: Time by stage that is in no part.
-
-    Raises:
-        SchemaConflict: Two processes have seen a feature with types that do not go together.
-    """
-    sealed: dict[int, SealedShard] = {}
-    gaps: list[int] = []
-    payload_bytes = 0
-    watch = Stopwatch()
-    watch.add(seconds or {})
-    for part in parts:
-        learnt.merge(part.features, part.labels)
-        sealed |= part.sealed
-        gaps += part.gaps
-        payload_bytes += part.payload_bytes
-        watch.add(part.seconds)
-    labels = learnt.labels
-    notes = []
-    if labels.too_many:
-        notes.append(f"{labels.feature!r} has too many values to count as a label")
-    return Outcome(
-        [sealed[number] for number in sorted(sealed)],
-        num_items,
-        sorted(gaps),
-        learnt.schema.to_json(),
-        labels.to_json(),
-        labels.is_sorted,
-        notes,
-        Work(num_items, num_items, payload_bytes, len(gaps), watch.seconds),
-    )
+    def _snapshot(self, growing: GrowingShards, *, synced: bool = False) -> None:
+        """Note what has been done, so that it need not be done again."""
+        if not self._can_resume:
+            self._since_checkpoint = 0
+            self._next_mark = math.inf
+            return
+        started = time.monotonic()
+        self._items.leave()
+        with self._watch.aside("sync"):
+            if synced:
+                written = growing.checkpoint()
+                self._journal.sync()
+                self._since_checkpoint = 0
+            else:
+                written = growing.flush()
+                self._journal.flush()
+            self._num_snapshots += 1
+            snapshot = Snapshot(
+                self._num_snapshots,
+                synced,
+                self._items.counted_to,
+                written,
+                self.done.sealed,
+                self.done.learnt.to_state(),
+                self._num_items,
+                self._journal.num_bytes,
+            )
+            self._run.write_snapshot(self._kept.attempt, self._worker, snapshot)
+        now = time.monotonic()
+        self._next_mark = now + self._options.mark_s
+        if self._options.mark_s and not synced:
+            # What is flushed early costs later too, once for every shard.
+            pause_s = max(_MARK_COST * (now - started), _MARK_SHARD_S * len(written))
+            self._next_mark = max(self._next_mark, now + pause_s)

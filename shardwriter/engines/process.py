@@ -28,9 +28,11 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from shardwriter.engines import Notify, Outcome, Progress, Work
+from shardwriter.engines.budget import ErrorBudget
 from shardwriter.engines.failures import died, unpack_failure
+from shardwriter.engines.gather import gather
 from shardwriter.engines.parcel import ItemPacker, ParcelTooLarge, pack
-from shardwriter.engines.part import REPORT_S, Done, gather
+from shardwriter.engines.part import REPORT_S, Done
 from shardwriter.engines.pool import Pool, WorkerHandle
 from shardwriter.engines.tasks import (
     END,
@@ -39,6 +41,7 @@ from shardwriter.engines.tasks import (
     INDEX,
     ITEMS,
     RESULT,
+    SKIPPED,
     TAKE,
     TELL,
     TYPES,
@@ -48,7 +51,9 @@ from shardwriter.engines.tasks import (
     mapped_places,
 )
 from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
-from shardwriter.job import Job
+from shardwriter.job import Job, Listing
+from shardwriter.kept import Kept
+from shardwriter.options import RunOptions
 from shardwriter.rundir import RunDirectory
 from shardwriter.sources import HoldingSource
 from shardwriter.stages import Stopwatch
@@ -67,19 +72,21 @@ def run_process(
     num_workers: int,
     job: Job,
     run: RunDirectory,
+    kept: Kept,
+    options: RunOptions,
     *,
-    item_timeout_s: float | None = None,
     progress: Progress | None = None,
     notify: Notify | None = None,
 ) -> Outcome:
-    """Write all shards of a job with worker processes.
+    """Write all that is still to be done of a job with worker processes.
 
     Args:
         pool: Whose template process was started.
         num_workers: How many workers to have.
         job: What to write.
         run: A run directory that has begun.
-        item_timeout_s: The longest that one item may take; None for any time.
+        kept: What earlier attempts have left.
+        options: How.
         progress: Told of the work done.
         notify: Told what a person should know.
 
@@ -89,18 +96,20 @@ def run_process(
     places = Scratch()
     places.append(b"\xff" * 8 * num_workers)
     try:
-        parcel, descriptors = _parcel_of(Assignment(job, run, num_workers, places), notify)
+        parcel, descriptors = _parcel_of(
+            Assignment(job, run, kept.for_workers(), options, num_workers, places), notify
+        )
         pool.fork(num_workers, parcel, descriptors)
         del parcel
         with mapped_places(places, num_workers) as mapped:
-            crew = _Crew(pool, job, mapped, item_timeout_s, progress)
+            crew = _Crew(pool, job, kept, mapped, options, progress)
             if job.source.random_access and job.source.travels:
                 crew.hand_out()
                 num_items = job.num_items or 0
             else:
                 num_items = crew.deal()
             done = crew.finish()
-        outcome = gather(job.learnt(), done, num_items, crew.seconds)
+        outcome = gather(job, kept, done, num_items, crew.seconds)
     finally:
         places.close()
     if progress is not None:
@@ -119,7 +128,7 @@ def _parcel_of(assignment: Assignment, notify: Notify | None) -> tuple[bytes, li
         return pack(assignment, MAX_PARCEL_BYTES)
     except Exception as error:
         if isinstance(source, HoldingSource) and source.travels:
-            source.hold()
+            source.hold(skip_errors=assignment.options.on_error == "skip")
             parcel = _parcel_of(assignment, notify)
             if notify is not None:
                 notify(f"items are loaded in one process: the source {_why(error)}")
@@ -147,18 +156,21 @@ class _Crew:
         self,
         pool: Pool,
         job: Job,
+        kept: Kept,
         places: memoryview,
-        item_timeout_s: float | None,
+        options: RunOptions,
         progress: Progress | None,
     ) -> None:
         self._pool = pool
         self._job = job
+        self._kept = kept
         self._places = places
-        self._item_timeout_s = item_timeout_s
+        self._item_timeout_s = options.item_timeout_s
+        self._budget = ErrorBudget(options, kept)
         self._progress = progress
         self._seen: dict[int, tuple[int, float]] = {}  # worker -> its item, and since when
         self._told: dict[int, Work] = {}
-        self._types = job.record_encoder().schema
+        self._types = job.encoder(kept).encoder.schema
         self._shards: dict[int, range] = {}
         self._results: dict[int, Done] = {}
         self._failures: list[BaseException] = []
@@ -176,9 +188,12 @@ class _Crew:
         num_jobs = min(num_shards, _JOBS_PER_WORKER * num_workers)
         self._idle.extend(self._pool.workers)
         for first in range(num_jobs):
+            shards = range(first, num_shards, num_jobs)
+            if not self._kept.unfinished(shards):
+                continue
             while not self._idle:
                 self._wait()
-            self._order(self._idle.popleft(), WRITE, range(first, num_shards, num_jobs))
+            self._order(self._idle.popleft(), WRITE, shards)
 
     def deal(self) -> int:
         """Send every item to the worker that owns its shard; return T."""
@@ -191,8 +206,8 @@ class _Crew:
         packers = [ItemPacker() for _ in workers]
         watch = self._watch
         next_flush = time.monotonic() + _BATCH_AGE_S
-        index = -1
-        for index, item in self._listed_items():
+        listing = Listing(self._job, self._kept)
+        for index, item in self._listed_items(listing):
             timed = watch.start()
             worker = workers[index % num_shards % num_workers]
             data = self._packed_item(packers[worker.number], index, item)
@@ -217,16 +232,15 @@ class _Crew:
             while worker.mailbox.pending_bytes > most_bytes:
                 with watch.aside("wait"):
                     self._wait()
-        num_items = index + 1
         for worker in workers:
             self._flush(worker)
-            worker.mailbox.put(END, json.dumps(num_items).encode())
-        return num_items
+            worker.mailbox.put(END, json.dumps(listing.num_items).encode())
+        return listing.num_items
 
-    def _listed_items(self) -> Iterator[tuple[int, Any]]:
+    def _listed_items(self, listing: Listing) -> Iterator[tuple[int, Any]]:
         """Yield the items; an error of the source waits for those of earlier items."""
         try:
-            yield from self._job.items()
+            yield from listing
         except ShardwriterError as error:
             for worker in self._pool.workers:
                 self._flush(worker)
@@ -300,9 +314,7 @@ class _Crew:
     def _take_messages(self, timeout_s: float) -> None:
         for worker, kind, data in self._pool.events(timeout_s):
             if kind == FAILED:
-                num_shards = self._job.num_shards
-                error = unpack_failure(data, worker.name, lambda i: i % num_shards)  # noqa: B023
-                self._failures.append(error)
+                self._failures.append(self._failure(worker, data))
             elif kind == TELL:
                 self._told[worker.number] = pickle.loads(data)
             elif kind == TYPES:
@@ -310,10 +322,17 @@ class _Crew:
                     self._types.merge(pickle.loads(data))
                 except ShardwriterError as error:
                     raise self._located(error) from None
+            elif kind == SKIPPED:
+                skipped = self._failure(worker, data)
+                assert isinstance(skipped, ShardwriterError)
+                self._budget.spend(skipped)
             elif kind == WRITTEN:
                 self._idle.append(worker)
             elif kind == RESULT:
                 self._results[worker.number] = pickle.loads(data)
+
+    def _failure(self, worker: WorkerHandle, data: bytes) -> BaseException:
+        return unpack_failure(data, worker.name, lambda index: index % self._job.num_shards)
 
     def _at(self, worker: WorkerHandle) -> int | None:
         """Return the item that a worker has at hand."""
@@ -326,7 +345,7 @@ class _Crew:
         if error.index is not None:
             error.shard = error.index % job.num_shards
             if job.source.random_access and job.source.travels:
-                _, item = next(job.items_at(np.array([error.index])))
+                _, item = next(job.selection.items_at(np.array([error.index])))
                 error.item = job.source.key(item)
         return error
 
@@ -350,13 +369,16 @@ class _Crew:
     def _report(self, progress: Progress) -> None:
         watch = Stopwatch()
         watch.add(self._watch.seconds)
-        num_done = payload_bytes = num_gaps = 0
+        num_done, payload_bytes = self._kept.num_done, self._kept.payload_bytes
+        num_gaps, num_errors = len(self._kept.gaps), len(self._kept.errors)
         for work in self._told.values():
             num_done += work.num_done
             payload_bytes += work.payload_bytes
             num_gaps += work.num_gaps
+            num_errors += work.num_errors
             watch.add(work.seconds)
-        progress(Work(num_done, self._job.num_items, payload_bytes, num_gaps, watch.seconds))
+        num_items = self._job.num_items
+        progress(Work(num_done, num_items, payload_bytes, num_gaps, num_errors, watch.seconds))
 
 
 def _index_of(error: BaseException) -> float:

@@ -7,54 +7,85 @@ It opens N record writers in a ``contextlib2.ExitStack`` and deals the records r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from contextlib2 import ExitStack
 
 from shardwriter.engines import Outcome, Progress, Work
-from shardwriter.engines.part import Done, PartWriter, gather
-from shardwriter.job import Job
-from shardwriter.options import Backend
+from shardwriter.engines.budget import ErrorBudget
+from shardwriter.engines.gather import gather
+from shardwriter.engines.part import Done, PartWriter
+from shardwriter.errors import ShardwriterError
+from shardwriter.job import Job, Listing
+from shardwriter.kept import Kept
+from shardwriter.options import RunOptions
 from shardwriter.rundir import RunDirectory
+from shardwriter.schema import FeatureSummary
 from shardwriter.stages import Stopwatch
 from shardwriter.worker import new_slot
+
+
+class _Told:
+    """Tells the program of what happens."""
+
+    def __init__(
+        self, job: Job, kept: Kept, budget: ErrorBudget, progress: Progress | None
+    ) -> None:
+        self._job = job
+        self._kept = kept
+        self._budget = budget
+        self._progress = progress
+
+    def tell(self, done: Done) -> None:
+        if self._progress is not None:
+            kept = self._kept
+            self._progress(
+                Work(
+                    kept.num_done + done.num_items,
+                    self._job.num_items,
+                    kept.payload_bytes + done.payload_bytes,
+                    len(kept.gaps) + len(done.gaps),
+                    len(kept.errors) + len(done.errors),
+                    done.seconds,
+                )
+            )
+
+    def tell_types(self, features: Mapping[str, FeatureSummary]) -> None:
+        pass  # there is nobody to disagree with
+
+    def tell_error(self, error: ShardwriterError) -> None:
+        self._budget.spend(error)
 
 
 def run_serial(
     job: Job,
     run: RunDirectory,
+    kept: Kept,
+    options: RunOptions,
     *,
-    backend: Backend = "native",
     progress: Progress | None = None,
 ) -> Outcome:
-    """Write all shards of a job in this process.
+    """Write all that is still to be done of a job in this process.
 
     Args:
         job: What to write.
         run: A run directory that has begun.
-        backend: Whose record writers to open.
+        kept: What earlier attempts have left.
+        options: How.
         progress: Told of the work done.
     """
-    shards = range(job.num_shards)
+    shards = kept.unfinished(range(job.num_shards))
     watch = Stopwatch()
-    items = job.encoder(job.worker(0, 1, shards, new_slot()), watch)
-
-    def tell(done: Done) -> None:
-        if progress is not None:
-            progress(
-                Work(
-                    done.num_items,
-                    job.num_items,
-                    done.payload_bytes,
-                    len(done.gaps),
-                    watch.seconds,
-                )
-            )
-
+    worker = job.worker(0, 1, shards, new_slot())
+    items = job.encoder(kept, worker, watch, skip_errors=options.on_error == "skip")
+    told = _Told(job, kept, ErrorBudget(options, kept), progress)
+    listing = Listing(job, kept)
     with ExitStack() as stack:
-        journal = run.journal(attempt=0, worker=0)
+        journal = run.journal(kept.attempt, 0)
         stack.callback(journal.close)
-        part = PartWriter(job, run, journal, items, watch, tell)
-        part.write(shards, job.items(), lambda: part.done.num_items, backend)
-    outcome = gather(job.learnt(), [part.done], part.done.num_items)
+        part = PartWriter(job, run, kept, options, 0, journal, items, watch, told)
+        part.write(shards, listing, lambda: listing.num_items)
+    outcome = gather(job, kept, [part.done], listing.num_items)
     if progress is not None:
         progress(outcome.work)
     return outcome

@@ -5,7 +5,8 @@ to it       ``WRITE`` shards (strided: their items are listed here), or ``TAKE``
             shards and then ``ITEMS``, ... and ``END`` with T (dealt: they are sent);
             ``FINISH``
 from it     ``TELL`` now and then, ``TYPES`` when a feature's type has widened,
-            ``WRITTEN`` when shards are sealed, ``RESULT`` at the end; or ``FAILED``
+            ``SKIPPED`` when an item gave an error, ``WRITTEN`` when shards are sealed,
+            ``RESULT`` at the end; or ``FAILED``
 ==========  ========================================================================
 """
 
@@ -30,6 +31,9 @@ from shardwriter.engines.part import Done, PartWriter
 from shardwriter.engines.unparcel import unpack
 from shardwriter.errors import CallableError, RunError, ShardwriterError
 from shardwriter.job import Job
+from shardwriter.kept import Kept
+from shardwriter.learnt import types_of
+from shardwriter.options import RunOptions
 from shardwriter.rundir import RunDirectory
 from shardwriter.schema import FeatureSummary
 from shardwriter.sources import Item
@@ -47,6 +51,7 @@ TYPES: Final = 12
 WRITTEN: Final = 13
 RESULT: Final = 14
 FAILED: Final = 15
+SKIPPED: Final = 16
 
 INDEX: Final = struct.Struct("<Q")
 """In front of every item that is sent."""
@@ -59,12 +64,16 @@ class Assignment:
     Attributes:
         job: What to write.
         run: Where.
+        kept: What earlier attempts have left.
+        options: How.
         num_workers: How many they are.
         places: int64[num_workers] in shared memory: the item that each has at hand, -1 for none.
     """
 
     job: Job
     run: RunDirectory
+    kept: Kept
+    options: RunOptions
     num_workers: int
     places: Scratch
 
@@ -126,6 +135,8 @@ class _Worker:
         self._channel = channel
         self._job = assignment.job
         self._run = assignment.run
+        self._kept = assignment.kept
+        self._options = assignment.options
         self._num_workers = assignment.num_workers
         self._slot = slot
         self._watch = Stopwatch()
@@ -133,20 +144,23 @@ class _Worker:
 
     def run(self) -> None:
         """Take orders until the last one."""
-        journal = self._run.journal(attempt=0, worker=self._number)
-        items = self._job.encoder(self._told_of(range(0)), self._watch)
+        job, kept, options = self._job, self._kept, self._options
+        journal = self._run.journal(kept.attempt, self._number)
+        items = job.encoder(
+            kept, self._told_of(range(0)), self._watch, skip_errors=options.on_error == "skip"
+        )
         part = PartWriter(
-            self._job, self._run, journal, items, self._watch, self._tell, self._tell_types
+            job, self._run, kept, options, self._number, journal, items, self._watch, self
         )
         while True:
             kind, data = self._receive()
             if kind == FINISH:
                 break
-            shards = range(*json.loads(data))
+            shards = kept.unfinished(range(*json.loads(data)))
             items.worker = self._told_of(shards)
             if kind == WRITE:
-                self._num_items = self._job.num_items or 0
-                listed = self._job.items_of(shards)
+                self._num_items = job.num_items or 0
+                listed = job.items_of(shards, kept)
             else:
                 listed = self._sent_items()
             part.write(shards, listed, lambda: self._num_items)
@@ -154,7 +168,7 @@ class _Worker:
         journal.close()
         self._channel.send(RESULT, pickle.dumps(part.done))
 
-    def _told_of(self, shards: range) -> Worker:
+    def _told_of(self, shards: Sequence[int]) -> Worker:
         return self._job.worker(self._number, self._num_workers, shards, self._slot)
 
     def _receive(self) -> tuple[int, bytes]:
@@ -177,17 +191,20 @@ class _Worker:
                 self._slot[0] = index
                 yield index, _load(file, index)
 
-    def _tell(self, done: Done) -> None:
-        told = Work(done.num_items, None, done.payload_bytes, len(done.gaps), done.seconds)
+    def tell(self, done: Done) -> None:
+        """Say how far it is."""
+        num_gaps, num_errors = len(done.gaps), len(done.errors)
+        told = Work(done.num_items, None, done.payload_bytes, num_gaps, num_errors, done.seconds)
         # A program that is in the user's own iterator may not read for an hour.
         self._channel.offer(TELL, pickle.dumps(told))
 
-    def _tell_types(self, features: Mapping[str, FeatureSummary]) -> None:
-        types = {
-            name: FeatureSummary(feature.type, first_item=feature.first_item)
-            for name, feature in features.items()
-        }
-        self._channel.send(TYPES, pickle.dumps(types))
+    def tell_types(self, features: Mapping[str, FeatureSummary]) -> None:
+        """Say which types have widened, so that workers can not disagree for long."""
+        self._channel.send(TYPES, pickle.dumps(types_of(features)))
+
+    def tell_error(self, error: ShardwriterError) -> None:
+        """Say that an item gave an error, for the program to count."""
+        self._channel.send(SKIPPED, pack_failure(error))
 
 
 def _load(file: BytesIO, index: int) -> Any:

@@ -96,8 +96,13 @@ class FileSource(Protocol):
 class HoldingSource(Protocol):
     """A source that may hold more than can be sent to another process."""
 
-    def hold(self) -> None:
-        """Load items where the source is: what is sent is what they hold."""
+    def hold(self, *, skip_errors: bool) -> None:
+        """Load items where the source is: what is sent is what they hold.
+
+        Args:
+            skip_errors: Whether the error of an item that can not be loaded is kept for whoever
+                asks for it, and the items behind it come all the same.
+        """
 
 
 @runtime_checkable

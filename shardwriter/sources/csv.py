@@ -8,7 +8,6 @@ empty cell is a feature without a kind, as TFX writes it. Several files of one h
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -26,7 +25,6 @@ from shardwriter.sources.row_table import RowTable
 
 KIND: Final = "csv"
 
-_MAX_CELL_BYTES: Final = 1 << 30
 _MAX_OPEN_FILES: Final = MAX_OPEN_FILES
 
 
@@ -47,8 +45,6 @@ class CsvTable(RowTable[CsvFile]):
         self, paths: Sequence[str], schema: Mapping[str, FeatureType] | None = None
     ) -> None:
         super().__init__(_MAX_OPEN_FILES)
-        # A cell may be as large as a record; the module's own limit is 128 KiB.
-        csv.field_size_limit(_MAX_CELL_BYTES)
         typing: ColumnTyping | None = None
         for path in paths:
             file = CsvFile(path, self._spool)

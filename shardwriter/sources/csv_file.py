@@ -6,9 +6,9 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,12 @@ from shardwriter.sources.positions import (
 )
 from shardwriter.sources.row_table import BLOCK_ROWS, RowFile
 
+if TYPE_CHECKING:
+    from _csv import Reader
+
 _READ_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 1 << 20
+_MAX_CELL_BYTES: Final = 1 << 30
 
 
 class _Lines:
@@ -106,7 +110,7 @@ class CsvFile(RowFile):
             raise SourceError("this is a binary file and no CSV", path=self.path, line=1)
         lines = io.StringIO(text, newline="\n")
         try:
-            self.header = next(csv.reader(lines, delimiter=self._delimiter, strict=True), [])
+            self.header = next(self._parsed(lines), [])
         except csv.Error as error:
             raise _malformed(error, self.path, 1) from None
         self._check_header(first.removeprefix(BOM))
@@ -142,7 +146,7 @@ class CsvFile(RowFile):
     def scan(self, typing: ColumnTyping, offsets: OffsetTable) -> int:
         """Type every cell, note where every row begins, and return the number of rows."""
         lines = _Lines(self.start(), self.path)
-        reader = csv.reader(chain.from_iterable(lines), delimiter=self._delimiter, strict=True)
+        reader = self._parsed(chain.from_iterable(lines))
         rows: list[list[str]] = []
         before: list[int] = []  # lines in front of each row
         num_rows = line = 0
@@ -187,13 +191,18 @@ class CsvFile(RowFile):
         """Parse the text of rows."""
         try:
             lines = io.StringIO(text.decode("utf-8"), newline="\n")
-            reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
-            found = [row for row in reader if row]
+            found = [row for row in self._parsed(lines) if row]
         except (UnicodeDecodeError, csv.Error):
             raise file_changed(self.path) from None
         if len(found) != num_rows or not {len(self.header)}.issuperset(map(len, found)):
             raise file_changed(self.path)
         return found
+
+    def _parsed(self, lines: Iterable[str]) -> Reader:
+        # A cell may be as large as a record; the module's own limit is 128 KiB. It is one of the
+        # process, and a worker is another process than the one that has made the first pass.
+        csv.field_size_limit(_MAX_CELL_BYTES)
+        return csv.reader(lines, delimiter=self._delimiter, strict=True)
 
     def _wrong_width(self, row: list[str], line: int) -> None:
         few = "too few" if len(row) < len(self.header) else "too many"

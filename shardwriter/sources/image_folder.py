@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from shardwriter.errors import SourceError
+from shardwriter.errors import SourceChanged, SourceError
 from shardwriter.feature_types import FeatureType
 from shardwriter.images import EXTENSIONS, read_header
 
@@ -149,7 +149,8 @@ class ImageFolder:
         """Read one image.
 
         Raises:
-            SourceError: It can not be read, is no image, or has changed since it was listed.
+            SourceError: It can not be read, or is no image.
+            SourceChanged: It has changed since it was listed.
         """
         path = os.path.join(self._root, item.key)
         try:
@@ -157,10 +158,11 @@ class ImageFolder:
                 found = os.fstat(file.fileno())
                 data = file.readall()
         except OSError as error:
-            raise SourceError(f"can not be read: {error.strerror}", path=path) from error
+            kind = SourceChanged if isinstance(error, FileNotFoundError) else SourceError
+            raise kind(f"can not be read: {error.strerror}", path=path) from error
         listed = (item.size_bytes, item.mtime_ns)
         if (found.st_size, found.st_mtime_ns) != listed or len(data) != item.size_bytes:
-            raise SourceError(
+            raise SourceChanged(
                 "the file has changed since the folder was listed",
                 path=path,
                 hint="write the dataset again when nothing writes to the source",

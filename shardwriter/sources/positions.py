@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.compression import InflateStream, open_stream, sniff
-from shardwriter.errors import CorruptFile, SourceError
+from shardwriter.errors import CorruptFile, SourceChanged, SourceError
 from shardwriter.storage.descriptor import Scratch
 
 MAX_OPEN_FILES: Final = 32
@@ -207,9 +207,9 @@ def whole_lines(file: IO[bytes], block_bytes: int) -> Iterator[bytes]:
         yield data
 
 
-def file_changed(path: str) -> SourceError:
+def file_changed(path: str) -> SourceChanged:
     """Return the error for a file that is not what it was when it was read first."""
-    return SourceError(
+    return SourceChanged(
         "the file has changed since it was read first",
         path=path,
         hint="write the dataset again when nothing writes to the source",

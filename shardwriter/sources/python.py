@@ -18,12 +18,26 @@ from typing import Any, Final
 import numpy as np
 
 from shardwriter.callables import describe_callable, describe_module
-from shardwriter.errors import CallableError, ShardwriterError, SourceError
+from shardwriter.errors import (
+    CallableError,
+    DataError,
+    SchemaConflict,
+    ShardwriterError,
+    SourceChanged,
+    SourceError,
+)
 from shardwriter.feature_types import FeatureType
 
 KIND = "python"
 
 _IN_MEMORY: Final = (list, tuple, np.ndarray)
+
+
+class _NotLoaded:
+    """Stands for an item that could not be loaded where the data is."""
+
+    def __init__(self, error: DataError) -> None:
+        self.error = error
 
 
 class PythonSource:
@@ -63,15 +77,17 @@ class PythonSource:
             )
         self._data = data
         self._spent = False
+        self._skip_errors = False
         self.random_access = _is_sequence(data)
         # Where the data does not travel, an item is what stands there, and not just its index.
         self.travels = self.random_access and type(data) not in _IN_MEMORY
         self.num_items: int | None = self._count() if self.random_access else None
         self.stable = self.random_access or self._make is not None or not _is_iterator(data)
 
-    def hold(self) -> None:
+    def hold(self, *, skip_errors: bool) -> None:
         """Load items here: what is sent to another process is what they hold."""
         self.travels = False
+        self._skip_errors = skip_errors
 
     def __getstate__(self) -> dict[str, Any]:
         if self.travels:
@@ -121,11 +137,24 @@ class PythonSource:
         if self.travels:
             return item_index
         try:
-            return self._data[item_index]
-        except ShardwriterError:
+            return self._loaded(item_index)
+        except (SchemaConflict, SourceChanged):
             raise
+        except DataError as error:
+            if not self._skip_errors:
+                raise
+            return _NotLoaded(error)
+
+    def _loaded(self, item_index: int) -> Any:
+        try:
+            return self._data[item_index]
+        except ShardwriterError as error:
+            raise error.locate(index=item_index) from error.__cause__
         except (Exception, SystemExit) as error:
-            raise _raised(error, item_index) from error
+            # As whoever loads an item would say it: the ledger does not tell where that was.
+            raise CallableError(
+                f"loading the item raised {type(error).__name__}: {error}", index=item_index
+            ) from error
 
     def key(self, item: Any) -> str | None:
         """Items of Python objects have no names but their numbers."""
@@ -133,6 +162,8 @@ class PythonSource:
 
     def load(self, item: Any) -> Any:
         """Return the item itself, or what stands at its index."""
+        if isinstance(item, _NotLoaded):
+            raise item.error
         return self._data[item] if self.travels else item
 
     def digest(self) -> dict[str, Any]:

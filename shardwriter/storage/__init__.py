@@ -32,6 +32,12 @@ class Storage(Protocol):
     def create(self, path: str) -> GrowingFile:
         """Create a file, or empty it, and return it for appending."""
 
+    def append(self, path: str, num_bytes: int) -> GrowingFile:
+        """Open a file to append behind its first ``num_bytes``; what follows them is cut off.
+
+        It is an error that the file has fewer.
+        """
+
     def sync(self, path: str) -> None:
         """Return once the file's bytes would survive a power cut."""
 

@@ -70,6 +70,19 @@ class LocalStorage:
             )
         return LocalFile(self, path)
 
+    def append(self, path: str, num_bytes: int) -> LocalFile:
+        """Open a file to append behind its first ``num_bytes``; what follows them is cut off."""
+        with storage_errors(path):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+            self._admit(path, os.open(path, flags))
+            found = os.stat(path).st_size
+            if found > num_bytes:
+                os.truncate(path, num_bytes)
+        if found < num_bytes:
+            self._release(path)
+            raise StorageError(f"it has {found:,} bytes and should have {num_bytes:,}", path=path)
+        return LocalFile(self, path)
+
     def _descriptor(self, path: str) -> int:
         descriptor = self._open.get(path)
         if descriptor is None:

@@ -1,0 +1,87 @@
+"""Plan: refusing early what can not work, and saying what a write would make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwriter.errors import OptionError
+from shardwriter.job import check_compression, choose_num_shards, sample
+from shardwriter.naming import Output
+from shardwriter.options import DatasetOptions, RunOptions
+from shardwriter.packing import Packing
+from shardwriter.publication import taken_by
+from shardwriter.selection import Selection
+from shardwriter.sources import RecordSource, Source
+from shardwriter.storage import LocalStorage
+
+
+def plan(
+    source: Source,
+    output: Output,
+    options: DatasetOptions,
+    run_options: RunOptions | None = None,
+) -> dict[str, Any]:
+    """Say what a write would make, from a sample of the items; writes nothing.
+
+    Raises:
+        UsageError: The write would be refused.
+        DataError: A sampled item can not be encoded.
+    """
+    check_compression(output, options, run_options or RunOptions())
+    selection = Selection(source, options)
+    check(source, options, output)
+    num_items = selection.num_items
+    skip_errors = run_options is not None and run_options.on_error == "skip"
+    n = choose_num_shards(selection, output, skip_errors=skip_errors)
+    seen = sample(selection, skip_errors=skip_errors)
+    taken = taken_by(LocalStorage().list(output.directory), output.name, output.pattern(n))
+    return {
+        "compression": Packing.of(options.compression, options.deflate, n).to_json(),
+        "estimated_bytes": None if num_items is None else round(seen.mean_frame_bytes * num_items),
+        "features": seen.features,
+        "files": output.pattern(n).template,
+        "format": source.kind,
+        "num_items": num_items,
+        "num_shards": n,
+        "replaces": taken,
+        "sampled_items": seen.num_records,
+        "schema": "shardwriter.plan/1",
+    }
+
+
+def check(source: Source, options: DatasetOptions, output: Output) -> None:
+    """Refuse early what can not work.
+
+    Raises:
+        OptionError: Says what.
+    """
+    if isinstance(source, RecordSource):
+        _check_copy(source, options, output)
+    plan = {} if options.map else source.plan
+    if options.label and plan and options.label not in plan:
+        raise OptionError(
+            f"--label {options.label}: there is no such feature",
+            hint=f"the features are {', '.join(sorted(plan))}",
+        )
+    for name, wanted in options.schema.items():
+        planned = plan.get(name)
+        if planned is not None and planned.kind not in (None, wanted.kind):
+            raise OptionError(
+                f"the schema says {wanted.kind} for {name!r}, and a source of kind {source.kind} "
+                f"gives {planned.kind}",
+                hint="a map can change it",
+            )
+
+
+def _check_copy(source: RecordSource, options: DatasetOptions, output: Output) -> None:
+    if source.reads(output.directory, output.name):
+        raise OptionError(
+            f"the output {output.name!r} is the dataset that is read",
+            hint="write under another name, or into another folder",
+        )
+    for option, value in (("--label", options.label), ("--schema", options.schema)):
+        if value and options.map is None:
+            raise OptionError(
+                f"{option}: finished records are copied, and nothing looks into them",
+                hint="a map has them decoded; one that returns what it is given is enough",
+            )

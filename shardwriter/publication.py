@@ -1,0 +1,252 @@
+"""Publication: how what lies in a run directory becomes final, in steps that only go forward.
+
+::
+
+    all shards sealed and synced -> commit.json
+    -> the old manifest away -> shards, .idx, index, ledger -> the new manifest
+    -> other generations away -> the run directory away
+
+Before commit.json exists nothing outside the run directory was touched. After it exists the
+publication can only be finished: whoever finds it goes through the same list of steps, each of
+which can be repeated, and the manifest comes last. So a final name is never partial.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from shardwriter.compression import Compression
+from shardwriter.crc32c import extend_crc32c
+from shardwriter.errors import ManifestError, OutputExists, StorageError
+from shardwriter.index import KINDS, dali_index, index_chunks, index_head
+from shardwriter.manifest import IndexEntry, Manifest, SealedShard, load_manifest, parse_manifest
+from shardwriter.naming import (
+    DALI_INDEX_SUFFIX,
+    ShardPattern,
+    generations,
+    ledger_file,
+    manifest_file,
+    pattern_from_template,
+)
+from shardwriter.rundir import RunDirectory
+
+COMMIT: Final = "commit.json"
+_DALI_MARK: Final = "dali"  # this run has .idx files to publish
+_LEDGER_MARK: Final = "with-ledger"  # this run has a ledger to publish
+_LEDGER: Final = "errors.jsonl"
+
+
+def taken_by(file_names: list[str], name: str, pattern: ShardPattern | None) -> str | None:
+    """Tell which files of a folder are a dataset of a name; None where none are."""
+    found = list(generations(file_names, name, [pattern]))
+    if found:
+        return found[0].template.replace("{shard}", "*")
+    return "its manifest" if manifest_file(name) in file_names else None
+
+
+def is_committed(run: RunDirectory) -> bool:
+    """Tell whether a publication was begun that is not finished."""
+    return os.path.exists(run.file(COMMIT))
+
+
+def finished(run: RunDirectory) -> Manifest | None:
+    """Return the manifest of the finished dataset that is there; None where there is none."""
+    try:
+        return load_manifest(os.path.join(run.directory, manifest_file(run.name)))
+    except (OSError, ManifestError):
+        return None
+
+
+def check_output(
+    run: RunDirectory, *, overwrite: bool, pattern: ShardPattern | None = None
+) -> None:
+    """Finish what was committed, and refuse to destroy what is there.
+
+    Args:
+        run: The claimed run directory.
+        overwrite: Whether a dataset may be replaced, and an unfinished run discarded.
+        pattern: What is to be written, with any N.
+
+    Raises:
+        OutputExists: A dataset or an unfinished run of this name is there, without
+            ``overwrite``.
+    """
+    if is_committed(run):
+        roll_forward(run)
+    if overwrite:
+        return
+    if run.is_worth_keeping:
+        raise OutputExists(
+            f"an unfinished run of {run.name!r} is there",
+            path=run.path,
+            hint="--resume goes on with it; --overwrite discards it and starts again",
+        )
+    taken = taken_by(run.storage.list(run.directory), run.name, pattern)
+    if taken is not None:
+        run.discard()
+        raise OutputExists(
+            f"a dataset {run.name!r} is there already ({taken})",
+            path=run.directory,
+            hint="--overwrite replaces it once the new one is whole; or choose another name",
+        )
+
+
+def begin(run: RunDirectory, facts: Mapping[str, Any]) -> None:
+    """Begin a run: what it replaces goes into run.json with the other facts."""
+    manifest = finished(run)
+    replaces = None if manifest is None else [manifest.pattern.template, manifest.num_shards]
+    run.begin({"replaces": replaces, **facts})
+
+
+def write_index(
+    run: RunDirectory,
+    pattern: ShardPattern,
+    shards: list[SealedShard],
+    gaps: list[int],
+    *,
+    compression: Compression = "none",
+    dali: bool,
+) -> IndexEntry:
+    """Join the shards' indexes into the dataset's, and make ``.idx`` files if asked."""
+    found = (run.index_columns(shard, compression) for shard in range(len(shards)))
+    counts = [run.index_rows(shard, compression) for shard in range(len(shards))]
+    head = index_head(counts, KINDS[compression], len(gaps))
+    path = run.file("index")
+    file = run.storage.create(path)
+    crc = size = 0
+    for chunk in index_chunks(found, head, gaps):
+        file.write(chunk)
+        crc = extend_crc32c(crc, chunk)
+        size += len(chunk)
+    run.storage.sync(path)
+    file.close()
+    if dali:
+        run.write_synced(_DALI_MARK, b"")
+        for shard in range(len(shards)):
+            path = run.file(f"dali-{shard:05d}")
+            file = run.storage.create(path)
+            file.write(dali_index(run.index_columns(shard, "none")[0]))
+            run.storage.sync(path)
+            file.close()
+    else:
+        run.storage.delete(run.file(_DALI_MARK))  # of an attempt that was to make them
+    return IndexEntry(pattern.index_file, size, crc)
+
+
+def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"") -> None:
+    """Commit to this manifest and give every file its final name.
+
+    Args:
+        run: Where the files are.
+        manifest: What they are.
+        ledger: The lines of ``<name>.errors.jsonl``; it is made when there are some.
+
+    Raises:
+        StorageError: A final name can not be given; nothing outside this folder was touched.
+    """
+    _check_names(run, manifest.pattern)
+    if not ledger:
+        run.storage.delete(run.file(_LEDGER_MARK))  # of an attempt that had errors
+    # What is there, and what is not, is so on the disk before the commit.
+    run.storage.sync_directory(run.path)
+    if ledger:
+        run.write_synced(_LEDGER, ledger)
+        run.write_synced(_LEDGER_MARK, b"")
+    run.write_synced(COMMIT, manifest.dumps().encode("ascii"))
+    roll_forward(run)
+    run.discard()
+
+
+def _check_names(run: RunDirectory, pattern: ShardPattern) -> None:
+    """Refuse before the commit what could not be finished after it."""
+    names = [*pattern.shard_files, pattern.index_file, pattern.manifest_file]
+    names.append(ledger_file(pattern.name))
+    for name in names:
+        target = os.path.join(run.directory, name)
+        if os.path.isdir(target):
+            raise StorageError("a folder of this name is in the way", path=target)
+
+
+def roll_forward(run: RunDirectory) -> None:
+    """Go through the steps of a publication; those already done change nothing.
+
+    Afterwards the run directory is empty, and still claimed.
+    """
+    text = Path(run.file(COMMIT)).read_text(encoding="ascii")
+    manifest = parse_manifest(text, run.file(COMMIT))
+    pattern, storage = manifest.pattern, run.storage
+    # A process that was killed may have left its name in memory only.
+    storage.sync_directory(run.path)
+    final = os.path.join(run.directory, pattern.manifest_file)
+    # The manifest there may have the same text and be of an older run of the same job: only
+    # where the index has left, which is the last to go, was everything done but the cleaning.
+    if storage.size(run.file("index")) is None and _holds(final, text):
+        _clean_up(run, pattern)
+        return
+    with_dali = storage.size(run.file(_DALI_MARK)) is not None
+    storage.delete(final)
+    storage.sync_directory(run.directory)
+    for shard, file_name in enumerate(pattern.shard_files):
+        target = os.path.join(run.directory, file_name)
+        size = manifest.shards[shard].file_bytes
+        _publish(run, run.shard_path(shard), target, size)
+        if with_dali:
+            storage.publish(run.file(f"dali-{shard:05d}"), target + DALI_INDEX_SUFFIX)
+        else:
+            storage.delete(target + DALI_INDEX_SUFFIX)  # of an older run
+    target = os.path.join(run.directory, ledger_file(run.name))
+    if storage.size(run.file(_LEDGER_MARK)) is not None:
+        storage.publish(run.file(_LEDGER), target)
+    else:
+        storage.delete(target)
+    target = os.path.join(run.directory, pattern.index_file)
+    _publish(run, run.file("index"), target, manifest.index.file_bytes)
+    storage.sync_directory(run.directory)
+    run.write_synced("manifest", text.encode("ascii"))
+    storage.publish(run.file("manifest"), final)
+    storage.sync_directory(run.directory)
+    _clean_up(run, pattern)
+
+
+def _publish(run: RunDirectory, source: str, target: str, file_bytes: int) -> None:
+    """Give a file its final name; one that has left must be there, and not an older one."""
+    if run.storage.size(source) is None and run.storage.size(target) != file_bytes:
+        raise StorageError(
+            "a file of the run that is to be published is gone",
+            path=source,
+            hint=f"delete {run.path} and write the dataset again",
+        )
+    run.storage.publish(source, target)
+
+
+def _holds(path: str, text: str) -> bool:
+    try:
+        return Path(path).read_text(encoding="ascii") == text
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _clean_up(run: RunDirectory, current: ShardPattern) -> None:
+    """Delete other generations, then everything in the run directory but the lock."""
+    found = generations(run.storage.list(run.directory), run.name, [_replaced(run)])
+    for pattern, shards in found.items():
+        if pattern != current:
+            for shard in shards:
+                path = os.path.join(run.directory, pattern.shard_file(shard))
+                # The shard goes last: it is what tells that there is something to delete.
+                run.storage.delete(path + DALI_INDEX_SUFFIX)
+                run.storage.delete(path)
+    run.storage.sync_directory(run.directory)
+    run.empty(last=COMMIT)
+
+
+def _replaced(run: RunDirectory) -> ShardPattern | None:
+    """Return the files of the dataset that this run replaces, as run.json has them."""
+    try:
+        template, num_shards = run.facts()["replaces"]
+        return pattern_from_template(template, num_shards)
+    except (StorageError, KeyError, TypeError):
+        return None
