@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import subprocess
@@ -733,11 +734,13 @@ def test_nothing_is_left_open_after_many_writes(tmp_path):
         raise ValueError("boom")
 
     sw.write(Rows(), tmp_path / "first@4", workers=2)
+    gc.collect()  # what tests before have left behind
     before = open_files()
     for i in range(6):
         sw.write(Rows() if i % 2 else [b"x"] * 9, tmp_path / f"t{i}@4", workers=2)
         with pytest.raises(sw.DataError):
             sw.write(Rows() if i % 2 else [b"x"] * 9, tmp_path / "u@4", map=fail, workers=2)
+    gc.collect()
     assert open_files() == before
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)  # no child is left, not even one that has ended
