@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final
 
 import numpy as np
@@ -231,10 +231,15 @@ class Listing:
             job.selection.random_access and not kept.is_nothing
         ):
             yield from job.items_of(kept.unfinished(range(job.num_shards)), kept)
+        elif kept.is_nothing:
+            numbers = count()
+            yield from zip(numbers, job.selection.items(), strict=False)
+            self.num_items = next(numbers) - 1  # one was taken for the item that did not come
+            self._check_length()
         else:
             index = -1
             for index, item in enumerate(job.selection.items()):
-                if kept.is_nothing or kept.wants(index):
+                if kept.wants(index):
                     yield index, item
                 elif index in kept.checks:
                     job.check_record(index, item, kept.checks[index])
@@ -243,10 +248,10 @@ class Listing:
 
     def _check_length(self) -> None:
         """Refuse a source that came to another end than it did before, or to an earlier one."""
-        count, kept = self.num_items, self._kept
-        if count < kept.least_items or kept.num_items not in (None, count):
+        found, kept = self.num_items, self._kept
+        if found < kept.least_items or kept.num_items not in (None, found):
             raise RunChanged(
-                f"the source gave {count:,} items now, and {kept.least_items:,} or more before",
+                f"the source gave {found:,} items now, and {kept.least_items:,} or more before",
                 hint="--resume again when it gives what it gave; --overwrite starts again",
             )
 
