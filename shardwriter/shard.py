@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 import numpy as np
+from contextlib2 import ExitStack
 
 from shardwriter.manifest import SealedShard
 from shardwriter.storage import Storage
@@ -91,11 +92,10 @@ class ShardFile:
             self._index = storage.create(index_path)
         self._end = written.stream_bytes
         self._rows: list[bytes] = []
-        try:
+        with ExitStack() as unless_opened:
+            unless_opened.callback(self._index.close)
             self._writer = open_writer(self._note_member if compressed else self._note_frames)
-        except BaseException:
-            self._index.close()
-            raise
+            unless_opened.pop_all()
         # The writer's own method: a call in between would cost as much as framing a short record.
         self.write: Callable[[bytes], None] = self._writer.write
         self._open = True
