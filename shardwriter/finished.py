@@ -76,7 +76,7 @@ def _check_job(job: Job, run: RunDirectory, manifest: Manifest) -> None:
     now = {
         "the number of shards, or the names of the files,": job.pattern.template,
         "the compression": job.packing.to_json(),
-        "--shuffle or --seed": job.order_json(),
+        "--order, --key, --shuffle or --seed": job.order_json(),
         "the source": job.source_json(),
     }
     before = [manifest.pattern.template, manifest.compression, manifest.order, manifest.source]

@@ -25,7 +25,6 @@ from shardwriter.learnt import Learnt
 from shardwriter.naming import Output, ShardPattern
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.packing import Packing
-from shardwriter.permutation import ALGORITHM
 from shardwriter.schema import FeatureSummary
 from shardwriter.selection import Selection
 from shardwriter.sources import Item, RecordSource, Source
@@ -171,14 +170,12 @@ class Job:
         def source_index(item_index: int) -> int:
             return int(self.selection.source_indices(np.array([item_index]))[0])
 
-        seed = self.options.shuffle_seed or 0
+        seed = self.options.shuffle_seed or self.options.order_seed
         return Worker(index, num_workers, self.num_shards, shards, seed, source_index, slot)
 
     def order_json(self) -> dict[str, Any]:
         """Return the manifest's ``order``."""
-        seed = self.options.shuffle_seed
-        shuffle = None if seed is None else {"algorithm": ALGORITHM, "seed": seed}
-        return {"shuffle": shuffle, "split": None}
+        return self.selection.order_json()
 
     @cached_property
     def _source_digest(self) -> str:
@@ -227,9 +224,7 @@ class Listing:
 
     def __iter__(self) -> Iterator[tuple[int, Item]]:
         job, kept = self._job, self._kept
-        if job.options.shuffle_seed is not None or (
-            job.selection.random_access and not kept.is_nothing
-        ):
+        if job.selection.reorders or (job.selection.random_access and not kept.is_nothing):
             yield from job.items_of(kept.unfinished(range(job.num_shards)), kept)
         elif kept.is_nothing:
             numbers = count()

@@ -66,7 +66,8 @@ class Manifest:
         index: The index file.
         job: Hash of everything that decides the bytes.
         source: Kind and digest of the source.
-        order: What was done to source order: ``shuffle`` and ``split``.
+        order: What was done to source order: ``shuffle`` and ``split``; ``key`` where items stand
+            in the order of their keys.
         schema: The manifest's own ``schema`` object.
         labels: Label counts, or None.
         extra: Keys that this version does not know; those inside of ``index``, ``shards`` and

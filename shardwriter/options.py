@@ -18,6 +18,7 @@ from shardwriter.packing import Deflate, check_packing
 EngineName = Literal["process", "serial"]
 Backend = Literal["native", "tensorflow"]
 OnError = Literal["raise", "skip"]
+Order = Literal["source", "key"]
 
 
 class _Skip:
@@ -58,6 +59,10 @@ class DatasetOptions:
         loader_workers: Loader workers of a rank, likewise.
         compression: What shards are compressed with: ``none``, ``gzip`` or ``zlib``.
         deflate: Who compresses: ``isal-2``, or ``zlib-6`` for smaller shards that take longer.
+        order: ``source``, or ``key`` for the order of a hash of the items' keys.
+        key: For ``key``: the feature that is an item's key, as the source gives it; None for what
+            the source calls the item.
+        order_seed: For ``key``: the salt of the hash.
     """
 
     map: Callable[[dict[str, Any]], Any] | None = None
@@ -70,6 +75,9 @@ class DatasetOptions:
     loader_workers: int = 1
     compression: Compression = "none"
     deflate: Deflate = "isal-2"
+    order: Order = "source"
+    key: str | None = None
+    order_seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("map", "filter"):
@@ -84,12 +92,39 @@ class DatasetOptions:
         if self.shuffle_seed is not None and not _is_count(self.shuffle_seed, 2**64):
             raise OptionError(f"seed is {self.shuffle_seed!r}: it is a number from 0 to 2^64 - 1")
         check_packing(self.compression, self.deflate)
+        self._check_order()
         for name, feature_type in self.schema.items():
             if not isinstance(feature_type, FeatureType):
                 raise OptionError(
                     f"the schema gives {name!r} as {feature_type!r}, not as a FeatureType",
                     hint="parse_schema_option('id=string,price=float') makes them from text",
                 )
+
+    def _check_order(self) -> None:
+        if self.order not in get_args(Order):
+            raise OptionError(f"order is {self.order!r}", hint="source or key")
+        if self.key is not None and not (isinstance(self.key, str) and self.key):
+            raise OptionError(f"key is {self.key!r}: it is the name of a feature")
+        if not _is_count(self.order_seed, 2**64):
+            raise OptionError(
+                f"order_seed is {self.order_seed!r}: it is a number from 0 to 2^64 - 1"
+            )
+        if self.order == "source" and self.key is not None:
+            raise OptionError(
+                "a key decides nothing where items keep the order of the source",
+                hint="add --order key, or leave --key off",
+            )
+        if self.order == "source" and self.order_seed:
+            raise OptionError(
+                "order_seed salts the order by key, and items keep the order of the source",
+                hint="shuffle_seed shuffles them; order='key' orders them by key",
+            )
+        if self.order == "key" and self.shuffle_seed is not None:
+            raise OptionError(
+                "items are shuffled or put in the order of their keys, not both",
+                hint="leave --shuffle (shuffle_seed) off: the order by key is mixed as well, and "
+                "--seed (order_seed) alone chooses another",
+            )
 
 
 @dataclass(frozen=True)

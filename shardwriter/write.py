@@ -24,16 +24,13 @@ from shardwriter.engines.choose import open_engine
 from shardwriter.engines.gather import gather
 from shardwriter.errors import LawViolation, StorageError
 from shardwriter.feature_types import FeatureType, parse_schema_option
-from shardwriter.job import (
-    Job,
-    check_compression,
-    choose_num_shards,
-)
+from shardwriter.item_keys import key_notes
+from shardwriter.job import Job, check_compression, choose_num_shards
 from shardwriter.kept import Kept
 from shardwriter.layout import law_breach
 from shardwriter.manifest import Manifest
 from shardwriter.naming import Output, parse_output
-from shardwriter.options import DatasetOptions, OnError, RunOptions
+from shardwriter.options import DatasetOptions, OnError, Order, RunOptions
 from shardwriter.packing import PLAIN, Deflate, Packing, lost_readers
 from shardwriter.plan import check
 from shardwriter.publication import (
@@ -63,6 +60,9 @@ def write(
     filter: Callable[[Any], Any] | None = None,
     limit: int | None = None,
     shuffle_seed: int | None = None,
+    order: Order = "source",
+    key: str | None = None,
+    order_seed: int = 0,
     label: str | None = None,
     schema: Mapping[str, FeatureType] | str | None = None,
     compression: Compression | None = None,
@@ -91,6 +91,11 @@ def write(
             iterator gives) whether it is to be written at all.
         limit: Only the first so many items.
         shuffle_seed: Write in the order of a permutation of this seed.
+        order: ``source``, or ``key``: by a hash of the items' keys, so that the order in which they
+            come decides nothing; two items of one key are refused.
+        key: For ``key``: the feature of the source's items that is the key; without it what the
+            source calls an item (an image's path).
+        order_seed: For ``key``: the salt, which chooses another order.
         label: Feature whose values are counted in the manifest.
         schema: Types fixed before the first item: ``"id=string,price=float"``, or a FeatureType by
             feature.
@@ -138,6 +143,9 @@ def write(
         loader_workers=loader_workers,
         compression=output.compression,
         deflate=deflate,
+        order=order,
+        key=key,
+        order_seed=order_seed,
     )
     return write_dataset(
         lambda: open_source(source, format, options.schema),
@@ -184,7 +192,7 @@ def write_dataset(
         open_engine(run_options, output.num_shards) as engine,
     ):
         source = open_source()
-        for note in source.notes:
+        for note in [*source.notes, *key_notes(source, options)]:
             notify(note)
         selection = Selection(source, options)
         check(source, options, output)
@@ -298,7 +306,7 @@ def _hints(
 ) -> None:
     for note in outcome.notes:
         notify(note)
-    if outcome.labels_sorted and options.shuffle_seed is None:
+    if outcome.labels_sorted and options.shuffle_seed is None and options.order == "source":
         notify(
             "labels came in sorted order, so neighbouring records are of one class: "
             "--shuffle --seed 0 writes them mixed"

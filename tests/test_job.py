@@ -197,6 +197,9 @@ def test_every_option_is_held_against_the_digest():
         "loader_workers",
         "compression",  # held below
         "deflate",
+        "order",  # these three are in "order", and tests/test_key_order.py holds them
+        "key",
+        "order_seed",
     }
 
 

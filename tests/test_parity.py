@@ -13,6 +13,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -104,7 +105,7 @@ FACTORS = {
     "num_shards": [1, 2, 3, 8, NUM_ITEMS, NUM_ITEMS + 1],
     "map": [None, keep_all, skip_some],
     "filter": [None, keep_some],
-    "shuffle_seed": [None, 5],
+    "order": ["source", "shuffle", "key"],
     "limit": [None, 20],
     "compression": ["none", "gzip", "zlib"],
     "batch_bytes": [1, 200, 1 << 18],
@@ -151,10 +152,13 @@ def written(inputs, folder, workers, setting):
         setting["map"],
         setting["filter"],
         setting["limit"],
-        setting["shuffle_seed"],
+        5 if setting["order"] == "shuffle" else None,
         "label" * bool(setting["map"]),
         compression=compression,
     )
+    if setting["order"] == "key":
+        key = None if setting["source"] == "images" else "id"
+        options = replace(options, order="key", key=key, order_seed=5)
     output = parse_output(str(folder / f"t@{setting['num_shards']}"), None, compression)
     run = RunOptions(workers=workers, dali_index=compression == "none")
     write_dataset(lambda: source, output, options, run)
