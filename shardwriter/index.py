@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from shardwriter.compressed_writer import ZLIB_HEAD
 from shardwriter.compression import Compression
 from shardwriter.errors import ManifestError
+from shardwriter.tfrecord import FRAME_BYTES
 
 MAGIC: Final = b"SWINDEX1"
 KINDS: Final[dict[Compression, int]] = {"none": 0, "gzip": 1, "zlib": 2}
@@ -70,6 +71,20 @@ def index_chunks(
     yield np.asarray(gaps, dtype="<u8").tobytes()
 
 
+def frame_ends(
+    payload_sizes: NDArray[np.unsignedinteger[Any]], start: int = 0
+) -> NDArray[np.uint64]:
+    """Return uint64[n]: the offset behind each frame.
+
+    Args:
+        payload_sizes: Bytes of each payload.
+        start: Where the first frame begins.
+    """
+    ends = np.cumsum(payload_sizes.astype(np.uint64) + np.uint64(FRAME_BYTES))
+    ends += np.uint64(start)
+    return ends
+
+
 class Place(NamedTuple):
     """Where one record is.
 
@@ -95,14 +110,18 @@ class Index:
         gaps: uint64[g] items without a record.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], name: str | None = None) -> None:
         """Map an index file.
+
+        Args:
+            path: The file; what is mapped stays when it is deleted.
+            name: What errors call it.
 
         Raises:
             ManifestError: It is no index, or its size is not what its head says.
             OSError: It can not be read.
         """
-        self._path = os.fspath(path)
+        self._path = name or os.fspath(path)
         size = Path(path).stat().st_size
         with open(path, "rb") as file:
             head = file.read(32)

@@ -27,7 +27,7 @@ _SHARD = re.compile(
 )
 DALI_INDEX_SUFFIX: Final = ".idx"
 _MAX_NAME_BYTES: Final = 255  # of a file name, on every file system in use
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 TFRECORD_PARTS: Final = frozenset({"tfrecord", "tfrecords", "tfrec", "tfr", "record", "records"})
 
 
@@ -195,15 +195,28 @@ class Output:
         """The dataset's name."""
         return dataset_name(self.stem)
 
+    @property
+    def notation(self) -> str:
+        """OUT, spelled whole but for the compression: understood, it is this output again."""
+        n = "auto" if self.num_shards is None else self.num_shards
+        return os.path.join(self.directory, f"{self.stem}@{n}{self.ext}")
+
     def pattern(self, num_shards: int) -> ShardPattern:
         """Return the names of the files, now that N is fixed."""
         return ShardPattern(self.stem, num_shards, self.ext + SUFFIXES[self.compression])
+
+
+def is_url(path: str) -> bool:
+    """Tell whether a path is a URL (``gs://bucket/x``), and not one of this machine."""
+    return URL.match(path) is not None
 
 
 def parse_output(
     out: str | os.PathLike[str],
     num_shards: int | None = None,
     compression: Compression | None = None,
+    *,
+    urls: bool = False,
 ) -> Output:
     """Understand OUT.
 
@@ -211,6 +224,7 @@ def parse_output(
         out: ``dir/train@16``, ``dir/train@auto``, ``dir/train`` (the same as ``@auto``).
         num_shards: ``--shards``; says N where OUT does not.
         compression: ``--compression``; where it is None, a ``.gz`` in OUT says gzip.
+        urls: Whether OUT may be a URL.
 
     Raises:
         OptionError: OUT names no dataset, N is out of range, or OUT and an option contradict each
@@ -223,7 +237,7 @@ def parse_output(
             f"{text!r} is a folder, not a dataset",
             hint=f"add a name and a number of shards: {os.path.join(text, 'train@16')}",
         )
-    if _URL.match(text):
+    if is_url(text) and not urls:
         raise OptionError(
             f"{text!r} is a URL, and output goes to a local file system",
             hint="write to a local folder, and copy it: the manifest last",

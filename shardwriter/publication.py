@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from contextlib import closing
 from typing import Any, Final
 
 from shardwriter.compression import Compression
 from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import ManifestError, OutputExists, StorageError
 from shardwriter.index import KINDS, dali_index, index_chunks, index_head
-from shardwriter.manifest import IndexEntry, Manifest, SealedShard, load_manifest, parse_manifest
+from shardwriter.manifest import IndexEntry, Manifest, SealedShard, parse_manifest
 from shardwriter.naming import (
     DALI_INDEX_SUFFIX,
     ShardPattern,
@@ -32,11 +32,13 @@ from shardwriter.naming import (
     pattern_from_template,
 )
 from shardwriter.rundir import RunDirectory
+from shardwriter.storage.many import each, each_in_turn
 
 COMMIT: Final = "commit.json"
 _DALI_MARK: Final = "dali"  # this run has .idx files to publish
 _LEDGER_MARK: Final = "with-ledger"  # this run has a ledger to publish
 _LEDGER: Final = "errors.jsonl"
+_RESUME: Final = "`shardwriter write --resume` goes on with it"
 
 
 def taken_by(file_names: list[str], name: str, pattern: ShardPattern | None) -> str | None:
@@ -49,14 +51,16 @@ def taken_by(file_names: list[str], name: str, pattern: ShardPattern | None) -> 
 
 def is_committed(run: RunDirectory) -> bool:
     """Tell whether a publication was begun that is not finished."""
-    return os.path.exists(run.file(COMMIT))
+    return run.storage.size(run.file(COMMIT)) is not None
 
 
 def finished(run: RunDirectory) -> Manifest | None:
     """Return the manifest of the finished dataset that is there; None where there is none."""
+    path = os.path.join(run.directory, manifest_file(run.name))
     try:
-        return load_manifest(os.path.join(run.directory, manifest_file(run.name)))
-    except (OSError, ManifestError):
+        data = run.storage.read(path)
+        return None if data is None else parse_manifest(data, path)
+    except (StorageError, ManifestError):
         return None
 
 
@@ -82,7 +86,8 @@ def check_output(
         raise OutputExists(
             f"an unfinished run of {run.name!r} is there",
             path=run.path,
-            hint="--resume goes on with it; --overwrite discards it and starts again",
+            hint=("a Beam job is at it, or has failed" if run.is_of_beam else _RESUME)
+            + "; --overwrite discards it and starts again",
         )
     taken = taken_by(run.storage.list(run.directory), run.name, pattern)
     if taken is not None:
@@ -96,9 +101,13 @@ def check_output(
 
 def begin(run: RunDirectory, facts: Mapping[str, Any]) -> None:
     """Begin a run: what it replaces goes into run.json with the other facts."""
+    run.begin({"replaces": replaced_by(run), **facts})
+
+
+def replaced_by(run: RunDirectory) -> tuple[str, int] | None:
+    """Return the files of the dataset that is there, as its manifest has them: pattern and N."""
     manifest = finished(run)
-    replaces = None if manifest is None else [manifest.pattern.template, manifest.num_shards]
-    run.begin({"replaces": replaces, **facts})
+    return None if manifest is None else (manifest.pattern.template, manifest.num_shards)
 
 
 def write_index(
@@ -111,29 +120,31 @@ def write_index(
     dali: bool,
 ) -> IndexEntry:
     """Join the shards' indexes into the dataset's, and make ``.idx`` files if asked."""
-    found = (run.index_columns(shard, compression) for shard in range(len(shards)))
-    counts = [run.index_rows(shard, compression) for shard in range(len(shards))]
+    numbers = range(len(shards))
+    counts = each(run.storage, lambda shard: run.index_rows(shard, compression), numbers)
+    found = each_in_turn(run.storage, lambda shard: run.index_columns(shard, compression), numbers)
     head = index_head(counts, KINDS[compression], len(gaps))
     path = run.file("index")
-    file = run.storage.create(path)
     crc = size = 0
-    for chunk in index_chunks(found, head, gaps):
-        file.write(chunk)
-        crc = extend_crc32c(crc, chunk)
-        size += len(chunk)
-    run.storage.sync(path)
-    file.close()
+    with closing(run.storage.create(path)) as file:
+        for chunk in index_chunks(found, head, gaps):
+            file.write(chunk)
+            crc = extend_crc32c(crc, chunk)
+            size += len(chunk)
+        run.storage.sync(path)
     if dali:
         run.write_synced(_DALI_MARK, b"")
-        for shard in range(len(shards)):
-            path = run.file(f"dali-{shard:05d}")
-            file = run.storage.create(path)
-            file.write(dali_index(run.index_columns(shard, "none")[0]))
-            run.storage.sync(path)
-            file.close()
+        each(run.storage, lambda shard: _write_dali_index(run, shard), numbers)
     else:
         run.storage.delete(run.file(_DALI_MARK))  # of an attempt that was to make them
     return IndexEntry(pattern.index_file, size, crc)
+
+
+def _write_dali_index(run: RunDirectory, shard: int) -> None:
+    path = run.file(f"dali-{shard:05d}")
+    with closing(run.storage.create(path)) as file:
+        file.write(dali_index(run.index_columns(shard, "none")[0]))
+        run.storage.sync(path)
 
 
 def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"") -> None:
@@ -147,7 +158,7 @@ def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"") -> None:
     Raises:
         StorageError: A final name can not be given; nothing outside this folder was touched.
     """
-    _check_names(run, manifest.pattern)
+    check_names(run, manifest.pattern)
     if not ledger:
         run.storage.delete(run.file(_LEDGER_MARK))  # of an attempt that had errors
     # What is there, and what is not, is so on the disk before the commit.
@@ -160,14 +171,21 @@ def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"") -> None:
     run.discard()
 
 
-def _check_names(run: RunDirectory, pattern: ShardPattern) -> None:
-    """Refuse before the commit what could not be finished after it."""
+def check_names(run: RunDirectory, pattern: ShardPattern) -> None:
+    """Refuse what could not be finished after the commit.
+
+    Raises:
+        StorageError: A folder has the final name of a file.
+    """
     names = [*pattern.shard_files, pattern.index_file, pattern.manifest_file]
     names.append(ledger_file(pattern.name))
-    for name in names:
+
+    def check_name(name: str) -> None:
         target = os.path.join(run.directory, name)
-        if os.path.isdir(target):
+        if run.storage.is_directory(target):
             raise StorageError("a folder of this name is in the way", path=target)
+
+    each(run.storage, check_name, names)
 
 
 def roll_forward(run: RunDirectory) -> None:
@@ -175,7 +193,7 @@ def roll_forward(run: RunDirectory) -> None:
 
     Afterwards the run directory is empty, and still claimed.
     """
-    text = Path(run.file(COMMIT)).read_text(encoding="ascii")
+    text = run.read(COMMIT)
     manifest = parse_manifest(text, run.file(COMMIT))
     pattern, storage = manifest.pattern, run.storage
     # A process that was killed may have left its name in memory only.
@@ -183,49 +201,57 @@ def roll_forward(run: RunDirectory) -> None:
     final = os.path.join(run.directory, pattern.manifest_file)
     # The manifest there may have the same text and be of an older run of the same job: only
     # where the index has left, which is the last to go, was everything done but the cleaning.
-    if storage.size(run.file("index")) is None and _holds(final, text):
+    if storage.size(run.file("index")) is None and _holds(run, final, text):
         _clean_up(run, pattern)
         return
     with_dali = storage.size(run.file(_DALI_MARK)) is not None
     storage.delete(final)
     storage.sync_directory(run.directory)
-    for shard, file_name in enumerate(pattern.shard_files):
-        target = os.path.join(run.directory, file_name)
-        size = manifest.shards[shard].file_bytes
-        _publish(run, run.shard_path(shard), target, size)
+
+    def publish_shard(shard: int) -> None:
+        target = os.path.join(run.directory, pattern.shard_file(shard))
+        sealed = manifest.shards[shard]
+        crc = sealed.crc32c if sealed.file_crc32c is None else sealed.file_crc32c
+        _publish(run, run.shard_path(shard), target, sealed.file_bytes, crc)
         if with_dali:
             storage.publish(run.file(f"dali-{shard:05d}"), target + DALI_INDEX_SUFFIX)
         else:
             storage.delete(target + DALI_INDEX_SUFFIX)  # of an older run
+
+    each(storage, publish_shard, range(manifest.num_shards))
     target = os.path.join(run.directory, ledger_file(run.name))
     if storage.size(run.file(_LEDGER_MARK)) is not None:
         storage.publish(run.file(_LEDGER), target)
     else:
         storage.delete(target)
     target = os.path.join(run.directory, pattern.index_file)
-    _publish(run, run.file("index"), target, manifest.index.file_bytes)
+    _publish(run, run.file("index"), target, manifest.index.file_bytes, manifest.index.crc32c)
     storage.sync_directory(run.directory)
-    run.write_synced("manifest", text.encode("ascii"))
+    run.write_synced("manifest", text)
     storage.publish(run.file("manifest"), final)
     storage.sync_directory(run.directory)
     _clean_up(run, pattern)
 
 
-def _publish(run: RunDirectory, source: str, target: str, file_bytes: int) -> None:
-    """Give a file its final name; one that has left must be there, and not an older one."""
-    if run.storage.size(source) is None and run.storage.size(target) != file_bytes:
-        raise StorageError(
-            "a file of the run that is to be published is gone",
-            path=source,
-            hint=f"delete {run.path} and write the dataset again",
-        )
-    run.storage.publish(source, target)
+def _publish(run: RunDirectory, source: str, target: str, file_bytes: int, crc: int) -> None:
+    """Give a file its final name; one that has it already must be there, and not an older one."""
+    storage = run.storage
+    if source == target or storage.size(source) is None:
+        if storage.size(target) != file_bytes or storage.crc32c(target) not in (None, crc):
+            raise StorageError(
+                "a file of the run that is to be published is gone",
+                path=source,
+                hint=f"delete {run.path} and write the dataset again",
+            )
+        if source == target:
+            return
+    storage.publish(source, target)
 
 
-def _holds(path: str, text: str) -> bool:
+def _holds(run: RunDirectory, path: str, text: bytes) -> bool:
     try:
-        return Path(path).read_text(encoding="ascii") == text
-    except (OSError, UnicodeDecodeError):
+        return run.storage.read(path) == text
+    except StorageError:
         return False
 
 
@@ -234,13 +260,18 @@ def _clean_up(run: RunDirectory, current: ShardPattern) -> None:
     found = generations(run.storage.list(run.directory), run.name, [_replaced(run)])
     for pattern, shards in found.items():
         if pattern != current:
-            for shard in shards:
-                path = os.path.join(run.directory, pattern.shard_file(shard))
-                # The shard goes last: it is what tells that there is something to delete.
-                run.storage.delete(path + DALI_INDEX_SUFFIX)
-                run.storage.delete(path)
+            each(
+                run.storage, lambda path: _delete_shard(run, path), map(pattern.shard_file, shards)
+            )
     run.storage.sync_directory(run.directory)
     run.empty(last=COMMIT)
+
+
+def _delete_shard(run: RunDirectory, file_name: str) -> None:
+    path = os.path.join(run.directory, file_name)
+    # The shard goes last: it is what tells that there is something to delete.
+    run.storage.delete(path + DALI_INDEX_SUFFIX)
+    run.storage.delete(path)
 
 
 def _replaced(run: RunDirectory) -> ShardPattern | None:

@@ -11,6 +11,7 @@
       mark-<attempt>-<worker>       how far the worker has come: outlives the process
       checkpoint-<attempt>-<worker> the same, brought to the disk: outlives a power cut
       base                   where the attempt began: all that earlier ones have left
+      files.json             which shards lie elsewhere: {shard: [file, index file]}
       commit.json            the finished manifest: its presence is the commit point
 
 The journal may be ahead of the shards and never behind: a fact about item i is written before any
@@ -21,52 +22,49 @@ later frame of that writer. :mod:`shardwriter.recovery` reads all this, and
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import re
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter import canonical
 from shardwriter.compression import Compression
-from shardwriter.errors import OutputBusy, StorageError
+from shardwriter.errors import StorageError
 from shardwriter.index import columns
 from shardwriter.journal import Journal
+from shardwriter.lock import take_lock
 from shardwriter.naming import partial_dir
 from shardwriter.snapshot import Base, Snapshot
 from shardwriter.storage import Storage
 from shardwriter.storage.descriptor import Descriptor
-from shardwriter.storage.local import storage_errors
+from shardwriter.storage.many import each
 
 FORMAT: Final = "shardwriter.run/1"
-_ENDING_S: Final = 5.0  # how long the workers of a process that was killed may hold its lock
-_HOLDER = re.compile(r"process (\d+) on (.+)")
 _RUN: Final = "run.json"
 _BASE: Final = "base"
-
-
-def _process_name() -> str:
-    return f"process {os.getpid()} on {os.uname().nodename}"
+_FILES: Final = "files.json"
 
 
 class RunDirectory:
-    """A claimed run directory; no other process can write this dataset meanwhile.
+    """A run directory.
 
-    Use :meth:`claim`. As a context manager it gives the lock back.
+    Use :meth:`claim`: no other process can write this dataset meanwhile. As a context manager it
+    gives the lock back. Where a place knows no locks there is :meth:`unlocked`.
     """
 
-    def __init__(self, directory: str, name: str, storage: Storage, lock: Descriptor) -> None:
+    def __init__(
+        self, directory: str, name: str, storage: Storage, lock: Descriptor | None
+    ) -> None:
         self.directory = directory
         self.name = name
         self.path = os.path.join(directory, partial_dir(name))
         self.storage = storage
         self._lock = lock
         self._is_discarded = False
+        self._adopted: dict[int, tuple[str, str]] | None = None  # None: nobody has looked yet
 
     @classmethod
     def claim(cls, directory: str, name: str, storage: Storage) -> RunDirectory:
@@ -83,56 +81,50 @@ class RunDirectory:
             raise StorageError(
                 "the current folder is gone", hint="change to a folder that is there"
             ) from None
-        path = os.path.join(directory, partial_dir(name))
-        lock_path = os.path.join(path, "lock")
-        give_up = time.monotonic() + _ENDING_S
-        while True:
-            with storage_errors(path):
-                os.makedirs(path, exist_ok=True)
-                try:
-                    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                except FileNotFoundError:  # removed since, by the run that finished
-                    continue
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    holder = os.pread(lock, 4096, 0).decode("utf-8", "replace").strip()
-                    os.close(lock)
-                    if _has_ended(holder) and time.monotonic() < give_up:
-                        time.sleep(0.02)  # its workers are about to end too
-                        continue
-                    raise _busy(name, path, holder) from None
-                # The lock counts only if it is still the one that the path names.
-                try:
-                    current = os.stat(lock_path)
-                except FileNotFoundError:
-                    current = None
-                mine = os.fstat(lock)
-                if current is None or (current.st_ino, current.st_dev) != (
-                    mine.st_ino,
-                    mine.st_dev,
-                ):
-                    os.close(lock)
-                    continue
-                os.ftruncate(lock, 0)
-                os.pwrite(lock, _process_name().encode(), 0)
-                return cls(directory, name, storage, Descriptor(lock))
+        lock = take_lock(os.path.join(directory, partial_dir(name)), name)
+        return cls(directory, name, storage, lock)
+
+    @classmethod
+    def unlocked(cls, directory: str, name: str, storage: Storage) -> RunDirectory:
+        """Go to the run directory without a lock, for a place that has none.
+
+        What refuses another writer is run.json, which is there from the beginning.
+
+        Args:
+            directory: The folder of the dataset: a path, or a URL, which is taken as it is.
+            name: The dataset.
+            storage: The place of that folder.
+        """
+        return cls(directory, name, storage, None)
 
     # -- what was found ----------------------------------------------------------------------------
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Whether an attempt has brought anything into this folder that another can go on with."""
+        """Whether an attempt has brought anything into this folder that another can go on with.
+
+        Or whether a Beam job is at it, or has failed: it holds no lock, and leaves no marks.
+        """
         if self._is_discarded:
             return False
         if _RUN not in self.storage.list(self.path):
             return False
         base = self.read_base()
-        return base.is_worth_keeping or any(
-            snapshot.is_worth_keeping
-            for worker in self.workers(base.attempt)
-            for snapshot in self.read_snapshots(base.attempt, worker)
+        return (
+            base.is_worth_keeping
+            or any(
+                snapshot.is_worth_keeping
+                for worker in self.workers(base.attempt)
+                for snapshot in self.read_snapshots(base.attempt, worker)
+            )
+            or self.is_of_beam
         )
+
+    @property
+    def is_of_beam(self) -> bool:
+        """Whether run.json says that a Beam job writes, or has written, into this folder."""
+        facts = _parse_facts(self.read(_RUN))
+        return facts is not None and facts.get("engine") == "beam"
 
     def facts(self) -> dict[str, Any]:
         """Return what run.json says.
@@ -141,28 +133,31 @@ class RunDirectory:
             StorageError: It can not be read.
         """
         path = self.file(_RUN)
-        with storage_errors(path):
-            data = Path(path).read_bytes()
-        try:
-            facts = canonical.loads(data)
-            if not isinstance(facts, dict) or facts.get("format") != FORMAT:
-                raise ValueError
-        except ValueError:
+        data = self.storage.read(path)
+        if data is None:
+            raise StorageError("no such file", path=path)
+        facts = _parse_facts(data)
+        if facts is None:
             raise StorageError(
                 "it is not what this version of shardwriter writes",
                 path=path,
                 hint="--overwrite discards the run and starts again",
-            ) from None
+            )
         return facts
 
     # -- while the dataset grows -------------------------------------------------------------------
 
     def begin(self, facts: Mapping[str, Any]) -> None:
         """Empty the directory and write run.json, the first thing in it."""
+        if self._lock is None:
+            self.storage.make_directory(self.path)
         self.empty()
-        run = {"format": FORMAT, **facts}
-        self.write_synced(_RUN, canonical.dumps(run).encode("ascii"))
+        self.write_facts(facts)
         self._sync_above()
+
+    def write_facts(self, facts: Mapping[str, Any]) -> None:
+        """Write run.json."""
+        self.write_synced(_RUN, canonical.dumps({**facts, "format": FORMAT}).encode("ascii"))
 
     def _sync_above(self) -> None:
         """Bring the run directory's own name to the disk, and those of the folders it lies in."""
@@ -170,13 +165,55 @@ class RunDirectory:
         with contextlib.suppress(StorageError):  # a folder of other people's
             self.storage.sync_directory(os.path.dirname(self.directory))
 
+    def adopt(self, files: Mapping[int, tuple[str, str]]) -> None:
+        """Have shards lie where they were made, under names of the attempt that made them.
+
+        It is noted in this folder, so that :meth:`shard_path` and :meth:`index_path` answer so
+        here and for whoever finishes the publication. Done before the commit, and for good.
+
+        Args:
+            files: Shard file and index file of shards, in the dataset's folder or by their whole
+                path. Others lie where they always do. A shard may have its final name already.
+        """
+        table = {
+            str(shard): [self._from_here(path) for path in paths] for shard, paths in files.items()
+        }
+        self.write_synced(_FILES, canonical.dumps(table).encode("ascii"))
+        self._adopted = dict(files)
+
+    def _from_here(self, path: str) -> str:
+        """Return a path as seen from the dataset's folder, so that the folder can be moved."""
+        return path.removeprefix(os.path.join(self.directory, ""))
+
+    def _files_of(self, shard: int) -> tuple[str, str] | None:
+        if self._adopted is None:
+            self._adopted = self._read_adopted()
+        return self._adopted.get(shard)
+
+    def _read_adopted(self) -> dict[int, tuple[str, str]]:
+        data = self.read(_FILES)
+        try:
+            table = canonical.loads(data or b"{}")
+            return {
+                int(shard): (_join(self.directory, file), _join(self.directory, index_file))
+                for shard, (file, index_file) in table.items()
+            }
+        except (ValueError, TypeError, AttributeError):
+            raise StorageError(
+                "it does not say where shards are",
+                path=self.file(_FILES),
+                hint=f"delete {self.path} and write the dataset again",
+            ) from None
+
     def shard_path(self, shard: int) -> str:
         """Path of a growing shard."""
-        return self.file(f"shard-{shard:05d}")
+        adopted = self._files_of(shard)
+        return self.file(f"shard-{shard:05d}") if adopted is None else adopted[0]
 
     def index_path(self, shard: int) -> str:
         """Path of a growing shard's index."""
-        return self.file(f"index-{shard:05d}")
+        adopted = self._files_of(shard)
+        return self.file(f"index-{shard:05d}") if adopted is None else adopted[1]
 
     def journal(self, attempt: int, worker: int) -> Journal:
         """Open a journal; each attempt and worker has its own."""
@@ -224,10 +261,11 @@ class RunDirectory:
             uint64[1, n]: the offset behind each frame. Of a compressed shard uint64[2, n]: the
             offset behind each member, and the records up to there.
         """
-        path = self.index_path(shard)
-        with storage_errors(path):
-            rows = np.fromfile(path, dtype="<u8").reshape(-1, columns(compression))
-        turned: NDArray[np.uint64] = rows.T
+        path, width = self.index_path(shard), columns(compression)
+        data = self.storage.read(path)
+        if data is None or len(data) % (8 * width):
+            raise StorageError("the index of a shard is gone, or torn", path=path)
+        turned: NDArray[np.uint64] = np.frombuffer(data, dtype="<u8").reshape(-1, width).T
         return turned
 
     def index_rows(self, shard: int, compression: Compression) -> int:
@@ -242,12 +280,7 @@ class RunDirectory:
 
     def read(self, file_name: str) -> bytes:
         """Return the bytes of a small file; none where there is no file."""
-        path = self.file(file_name)
-        with storage_errors(path):
-            try:
-                return Path(path).read_bytes()
-            except FileNotFoundError:
-                return b""
+        return self.storage.read(self.file(file_name)) or b""
 
     def write_synced(self, file_name: str, data: bytes) -> None:
         """Make a small file appear on the disk, whole or not at all."""
@@ -256,12 +289,14 @@ class RunDirectory:
 
     def _write(self, file_name: str, data: bytes, *, synced: bool) -> None:
         path = self.file(file_name)
-        growing = path + ".new"
-        file = self.storage.create(growing)
-        file.write(data)
-        if synced:
-            self.storage.sync(growing)
-        file.close()
+        growing = path
+        if not self.storage.appears_whole:
+            # Without a lock several may be at it, and all of them write the same.
+            growing = f"{path}.new" if self._lock is not None else f"{path}.{uuid4().hex}"
+        with contextlib.closing(self.storage.create(growing)) as file:
+            file.write(data)
+            if synced or self._lock is None:  # other places keep only what was synced
+                self.storage.sync(growing)
         self.storage.publish(growing, path)
 
     def empty(self, last: str | None = None) -> None:
@@ -273,13 +308,13 @@ class RunDirectory:
         Args:
             last: A file that goes after all others, which it speaks for.
         """
+        self._adopted = {}
         names = [name for name in self.storage.list(self.path) if name not in ("lock", last)]
         if _RUN in names:
             self.storage.delete(self.file(_RUN))
             self.storage.sync_directory(self.path)
             names.remove(_RUN)
-        for name in names:
-            self.storage.delete(self.file(name))
+        each(self.storage, self.storage.delete, map(self.file, names))
         if names:
             self.storage.sync_directory(self.path)
         if last is not None:
@@ -290,14 +325,15 @@ class RunDirectory:
         if not self._is_discarded:
             self.empty()
             self._is_discarded = True  # should Ctrl-C come now: without the lock it is not ours
-            self.storage.delete(self.file("lock"))
+            if self._lock is not None:
+                self.storage.delete(self.file("lock"))
         # Another process may have made its own lock there a moment ago: then the folder is its.
-        with contextlib.suppress(OSError):
-            os.rmdir(self.path)
+        self.storage.remove_directory(self.path)
 
     def release(self) -> None:
         """Give the lock back."""
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -306,36 +342,15 @@ class RunDirectory:
         self.release()
 
 
-def _has_ended(holder: str) -> bool:
-    """Tell whether the process that has named itself in the lock is no more."""
-    found = _HOLDER.fullmatch(holder)
-    if found is None or found[2] != os.uname().nodename:
-        return False
+def _parse_facts(data: bytes) -> dict[str, Any] | None:
+    """Return what run.json says; None where that is not to be understood."""
     try:
-        os.kill(int(found[1]), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return _is_waited_for(int(found[1]))
+        facts = canonical.loads(data)
+    except ValueError:
+        return None
+    return facts if isinstance(facts, dict) and facts.get("format") == FORMAT else None
 
 
-def _is_waited_for(process: int) -> bool:
-    """Tell whether a process has ended, and only whoever started it has not asked how."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_bytes()
-    except OSError:  # no Linux, or it is gone now
-        return False
-    return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
-
-
-def _busy(name: str, path: str, holder: str) -> OutputBusy:
-    if holder == _process_name():
-        holder = "this program"
-    elif _has_ended(holder):
-        holder = f"what {holder} has started, and left behind when it ended"
-    return OutputBusy(
-        f"{name!r} is being written by {holder or 'another process'}",
-        path=path,
-        hint="wait for it to end, or write under another name",
-    )
+def _join(directory: str, path: str) -> str:
+    """Return a path that may be seen from a folder as it is seen from anywhere."""
+    return path if "://" in path else os.path.join(directory, path)

@@ -13,9 +13,10 @@ from typing import Final, Protocol
 import numpy as np
 from contextlib2 import ExitStack
 
+from shardwriter.index import frame_ends
 from shardwriter.manifest import SealedShard
 from shardwriter.storage import Storage
-from shardwriter.tfrecord import FRAME_BYTES, NOTHING_WRITTEN, Written
+from shardwriter.tfrecord import NOTHING_WRITTEN, Written
 
 _INDEX_BATCH: Final = 64  # flushes of the shard to one of its index
 
@@ -101,8 +102,7 @@ class ShardFile:
         self._open = True
 
     def _note_frames(self, payload_sizes: list[int]) -> None:
-        ends = np.cumsum(np.array(payload_sizes, np.uint64) + np.uint64(FRAME_BYTES))
-        ends += np.uint64(self._end)
+        ends = frame_ends(np.array(payload_sizes, np.uint64), self._end)
         self._end = int(ends[-1])
         self._note(ends.astype("<u8").tobytes())
 

@@ -133,9 +133,9 @@ class WatchedStorage(QuickStorage):
         """Do what was called, or something else."""
         raise NotImplementedError
 
-    def create(self, path):
+    def create(self, path, *, new=False):
         real = super().create
-        return self.around(lambda: WatchedFile(self, path, real(path)), "create", path)
+        return self.around(lambda: WatchedFile(self, path, real(path, new=new)), "create", path)
 
     def append(self, path, num_bytes):
         real = super().append
@@ -158,6 +158,14 @@ class WatchedStorage(QuickStorage):
     def size(self, path):
         real = super().size
         return self.around(lambda: real(path), "size", path)
+
+    def read(self, path):
+        real = super().read
+        return self.around(lambda: real(path), "read", path)
+
+    def open(self, path):
+        real = super().open
+        return self.around(lambda: real(path), "open", path)
 
     def list(self, directory):
         real = super().list
@@ -323,7 +331,7 @@ class PowerCutStorage(WatchedStorage):
             raise Crash
         self.calls.append((method, *map(str, args[:1])))
         result = act()
-        if method not in ("size", "list", "close"):
+        if method not in ("size", "read", "open", "list", "close"):
             getattr(self, f"_note_{method}")(*args)
         return result
 

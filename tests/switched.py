@@ -143,6 +143,9 @@ data = Data()
 class Storage:
     """The local file system; a call that is of a place can go wrong, the first of them is 0."""
 
+    appears_whole = False
+    num_at_once = 1
+
     def __init__(self):
         self.local = LocalStorage()
         self.calls = Counter()
@@ -155,8 +158,8 @@ class Storage:
         self.calls[place] += 1
         strike(place, number)
 
-    def create(self, path):
-        return File(self, path, self.local.create(path))
+    def create(self, path, *, new=False):
+        return File(self, path, self.local.create(path, new=new))
 
     def append(self, path, num_bytes):
         if _is_shard(path):
@@ -181,8 +184,26 @@ class Storage:
             self.strike(target_name.partition(".")[0])
         self.local.publish(source, target)
 
+    def make_directory(self, path):
+        self.local.make_directory(path)
+
+    def remove_directory(self, path):
+        self.local.remove_directory(path)
+
+    def is_directory(self, path):
+        return self.local.is_directory(path)
+
     def size(self, path):
         return self.local.size(path)
+
+    def crc32c(self, path):
+        return self.local.crc32c(path)
+
+    def read(self, path):
+        return self.local.read(path)
+
+    def open(self, path):
+        return self.local.open(path)
 
     def list(self, directory):
         return self.local.list(directory)

@@ -55,18 +55,18 @@ class CrashingStorage(LocalStorage):
         self._crash_at = crash_at
         self._late = late
 
-    def _call(self, name, *args):
+    def _call(self, name, *args, **options):
         self.calls.append((name, *map(os.path.basename, args)))
         crash = self._crash_at is not None and len(self.calls) > self._crash_at
         if crash and not self._late:
             raise Crash
-        result = getattr(super(), name)(*args)
+        result = getattr(super(), name)(*args, **options)
         if crash:
             raise Crash
         return result
 
-    def create(self, path):
-        return self._call("create", path)
+    def create(self, path, *, new=False):
+        return self._call("create", path, new=new)
 
     def sync(self, path):
         return self._call("sync", path)

@@ -406,7 +406,7 @@ def test_a_killed_run_leaves_no_final_name_and_is_discarded_on_request(tmp_path:
     for _ in range(2):
         with pytest.raises(OutputExists, match="unfinished run") as caught:
             sw.write(features(3), tmp_path / "t@2")
-        assert "--resume goes on with it" in caught.value.hint
+        assert "--resume` goes on with it" in caught.value.hint
     sw.write(features(3), tmp_path / "t@2", run=sw.RunOptions(overwrite=True))
     assert sw.verify(str(tmp_path / "t")).sizes.count == 3
 

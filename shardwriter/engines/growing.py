@@ -16,7 +16,7 @@ from shardwriter.options import Backend
 from shardwriter.packing import PLAIN, Packing
 from shardwriter.rundir import RunDirectory
 from shardwriter.shard import OnFlush, RecordWriter, ShardFile
-from shardwriter.storage import GrowingFile
+from shardwriter.storage import GrowingFile, Storage
 from shardwriter.tfrecord import NOTHING_WRITTEN, TFRecordWriter, Written
 
 _MAX_BUFFER_BYTES: Final = 1 << 18
@@ -67,7 +67,13 @@ class GrowingShards:
                 )
             else:
                 open_writer = partial(
-                    _open_native, run, journal, path, buffer_bytes, packing, written
+                    open_record_writer,
+                    run.storage,
+                    path,
+                    packing,
+                    buffer_bytes=buffer_bytes,
+                    journal=journal,
+                    written=written,
                 )
             shard = ShardFile(
                 run.storage,
@@ -95,19 +101,34 @@ class GrowingShards:
         return {number: shard.seal() for number, shard in self.files.items()}
 
 
-def _open_native(
-    run: RunDirectory,
-    journal: Journal | None,
+def open_record_writer(
+    storage: Storage,
     path: str,
-    buffer_bytes: int,
     packing: Packing,
-    written: Written,
     on_flush: OnFlush,
+    *,
+    buffer_bytes: int = _MAX_BUFFER_BYTES,
+    journal: Journal | None = None,
+    written: Written = NOTHING_WRITTEN,
+    new: bool = False,
 ) -> RecordWriter:
-    storage = run.storage
-    file: GrowingFile = (
-        storage.append(path, written.file_bytes) if written.num_pieces else storage.create(path)
-    )
+    """Open what writes the records of one shard file.
+
+    Args:
+        storage: Where it lies.
+        path: The file.
+        packing: How it is compressed.
+        on_flush: Told what was put into it.
+        buffer_bytes: Frames of a plain shard are gathered up to this size.
+        journal: Facts noted in it are written before any later frame; None where there are none.
+        written: What an earlier attempt has left in the file.
+        new: Whether there must be no such file.
+    """
+    file: GrowingFile
+    if written.num_pieces:
+        file = storage.append(path, written.file_bytes)
+    else:
+        file = storage.create(path, new=new)
     if journal is not None:
         file = JournaledFile(file, journal)
     if not packing.is_plain:

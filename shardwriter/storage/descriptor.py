@@ -12,8 +12,9 @@ from shardwriter.errors import StorageError
 class Descriptor:
     """A file descriptor that this object owns.
 
-    A pool of processes sends it to its workers as what it is, an open file, over their sockets.
-    Anything else that pickles is refused: a number means nothing in another process.
+    It is closed when nobody holds it. A pool of processes sends it to its workers as what it is, an
+    open file, over their sockets. Anything else that pickles is refused: a number means nothing in
+    another process.
     """
 
     def __init__(self, number: int) -> None:
@@ -28,6 +29,9 @@ class Descriptor:
         if self._number >= 0:
             number, self._number = self._number, -1
             os.close(number)
+
+    def __del__(self) -> None:
+        self.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open file can only be sent to a process of the pool")

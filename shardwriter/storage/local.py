@@ -7,8 +7,8 @@ import os
 import resource
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, Final
 
 from shardwriter.errors import StorageError
 
@@ -24,6 +24,7 @@ _HINTS: Final[dict[int, str]] = {
     errno.EPERM: "check the folder's permissions",
     errno.EROFS: "the file system is mounted read-only: write somewhere else",
     errno.ENAMETOOLONG: "use a shorter name",
+    errno.EEXIST: "choose another name, or delete what is there",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 
@@ -50,7 +51,14 @@ class LocalStorage:
 
     Args:
         max_open: Descriptors to hold; by default what the process may have, less a reserve.
+
+    Attributes:
+        appears_whole: False: a file is seen while it grows.
+        num_at_once: 1.
     """
+
+    appears_whole: Final = False
+    num_at_once: Final = 1
 
     def __init__(self, max_open: int | None = None) -> None:
         if max_open is None:
@@ -62,12 +70,11 @@ class LocalStorage:
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[int]]:
         return LocalStorage, (self._max_open,)  # another process opens its own
 
-    def create(self, path: str) -> LocalFile:
-        """Create a file, or empty it, and return it for appending."""
+    def create(self, path: str, *, new: bool = False) -> LocalFile:
+        """Create a file, or empty it, and return it for appending; a ``new`` one is not there."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if new else os.O_TRUNC)
         with storage_errors(path):
-            self._admit(
-                path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-            )
+            self._admit(path, os.open(path, flags, 0o666))
         return LocalFile(self, path)
 
     def append(self, path: str, num_bytes: int) -> LocalFile:
@@ -108,6 +115,9 @@ class LocalStorage:
         with storage_errors(path):
             fdatasync(self._descriptor(path))
 
+    def complete(self, path: str) -> None:
+        """Do nothing: what was written is seen at once."""
+
     def sync_directory(self, directory: str) -> None:
         """Return once the directory's names would survive a power cut."""
         with storage_errors(directory):
@@ -116,6 +126,20 @@ class LocalStorage:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory, and those it lies in."""
+        with storage_errors(path):
+            os.makedirs(path, exist_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; one that has files, or is not there, is left as it is."""
+        with suppress(OSError):
+            os.rmdir(path)
+
+    def is_directory(self, path: str) -> bool:
+        """Tell whether a directory of this name is there."""
+        return os.path.isdir(path)
 
     def publish(self, source: str, target: str) -> None:
         """Give a file its final name; no error when that was done before."""
@@ -134,6 +158,23 @@ class LocalStorage:
                 return os.stat(path).st_size
             except FileNotFoundError:
                 return None
+
+    def crc32c(self, path: str) -> None:
+        """Return None: the file system keeps no checksum."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return all bytes of a file; None where there is no file."""
+        with storage_errors(path):
+            try:
+                with open(path, "rb") as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading and seeking."""
+        with storage_errors(path):
+            return open(path, "rb")
 
     def list(self, directory: str) -> list[str]:
         """Return the file names in a directory, sorted."""
