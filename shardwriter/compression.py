@@ -15,7 +15,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, NoReturn, Protocol
+from typing import Final, Literal, NoReturn, Protocol
 
 from isal import isal_zlib
 
@@ -121,6 +121,12 @@ class _Input(Protocol):
     def seek(self, offset: int, /) -> int: ...
     def seekable(self) -> bool: ...
     def tell(self) -> int: ...
+
+
+class _File(_Input, Protocol):
+    """What is used of a file that is opened and closed here."""
+
+    def close(self) -> None: ...
 
 
 class InflateStream:
@@ -303,7 +309,7 @@ class InflateStream:
 class _SummedFile:
     """A compressed file whose CRC is taken as it is read, as long as it is read in order."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: _Input) -> None:
         self._file = file
         self.crc32c: int | None = 0
 
@@ -325,11 +331,16 @@ class _SummedFile:
 
 
 class OpenStream:
-    """An open TFRecord file: its compression and its uncompressed bytes."""
+    """An open TFRecord file: its compression and its uncompressed bytes.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    Args:
+        path: The file; named in errors where ``file`` is given.
+        file: What is read instead, unbuffered and at its start; it is closed with the stream.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], file: _File | None = None) -> None:
         # Unbuffered: the reader asks for large blocks, a second buffer only copies.
-        self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed by __exit__
+        self._file: _File = file or Path(path).open("rb", buffering=0)  # noqa: SIM115 - see exit
         try:
             head = self._file.read(12)
             self._file.seek(0)

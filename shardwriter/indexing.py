@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,11 +20,12 @@ from shardwriter.errors import ManifestError, OptionError, StorageError
 from shardwriter.index import KINDS, Index, dali_index, index_chunks, index_head
 from shardwriter.locate import find_one
 from shardwriter.manifest import Manifest
-from shardwriter.naming import DALI_INDEX_SUFFIX
+from shardwriter.naming import DALI_INDEX_SUFFIX, is_url
 from shardwriter.publication import is_committed, roll_forward
 from shardwriter.rundir import RunDirectory
 from shardwriter.shard_sets import ShardSet
 from shardwriter.storage import LocalStorage
+from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES
 from shardwriter.tfrecord_reader import read_frames
@@ -40,14 +43,26 @@ def open_index(directory: str, manifest: Manifest) -> Index:
         StorageError: It can not be read.
     """
     path = os.path.join(directory, manifest.index.file)
-    if not os.path.lexists(path):
+    if not inputs_for(path).exists(path) and not os.path.islink(path):
         raise ManifestError(
             "it is not there",
             path=path,
             hint="`shardwriter index` makes it from the shards",
         )
+    if not is_url(path):
+        return _open_index(path, path, manifest)
+    # What is at a URL can not be mapped.
+    with storage_errors(path), tempfile.NamedTemporaryFile() as copy:
+        with inputs_for(path).open(path) as file:
+            shutil.copyfileobj(file, copy, _READ_BYTES)
+        copy.flush()
+        return _open_index(copy.name, path, manifest)
+
+
+def _open_index(file: str, path: str, manifest: Manifest) -> Index:
+    """Open the index that a file holds; errors call it by its path."""
     with storage_errors(path):
-        size, crc = _size_and_crc(path)
+        size, crc = _size_and_crc(file)
     told = manifest.index
     if (size, crc) != (told.file_bytes, told.crc32c):
         raise ManifestError(
@@ -57,7 +72,7 @@ def open_index(directory: str, manifest: Manifest) -> Index:
             hint="`shardwriter index` makes it from the shards",
         )
     with storage_errors(path):
-        index = Index(path)
+        index = Index(file, path)
     if index.compression != manifest.compression["type"]:
         raise ManifestError(f"it is of shards whose compression is {index.compression}", path=path)
     if len(index.counts) != manifest.num_shards:
@@ -111,6 +126,8 @@ def make_index(path: str, *, dali: bool = False) -> dict[str, Any]:
 
 
 def _whole_set(path: str) -> ShardSet:
+    if is_url(path):
+        raise OptionError("an index is made beside local shards, and this is a URL", path=path)
     shard_set = find_one(path)
     if not shard_set.is_complete:
         raise ManifestError(

@@ -25,6 +25,7 @@ from shardwriter.shard_sets import (
     manifest_of,
     says_records,
 )
+from shardwriter.storage.inputs import absolute, inputs_for, split
 
 _INDEX_SUFFIX: Final = ".index"
 _LEDGER_SUFFIX: Final = ".errors.jsonl"
@@ -49,7 +50,8 @@ def find_shard_sets(paths: Sequence[str]) -> list[ShardSet]:
     sets: list[ShardSet] = []
     files: list[str] = []
     for path in paths:
-        if os.path.isdir(path):
+        inputs = inputs_for(path)
+        if inputs.is_directory(path):
             in_folder = _in_directory(path) or _by_name(path)
             if not in_folder:
                 raise SourceError(
@@ -58,7 +60,7 @@ def find_shard_sets(paths: Sequence[str]) -> list[ShardSet]:
                     hint="shards are files such as train.tfrecord-00000-of-00016",
                 )
             sets += in_folder
-        elif os.path.isfile(path):
+        elif inputs.is_file(path):
             files.append(path)
         elif named := _by_name(path):
             sets += named
@@ -105,13 +107,13 @@ def _in_directory(directory: str) -> list[ShardSet]:
 
 def _by_name(path: str) -> list[ShardSet]:
     """Find the dataset of ``dir/train``, ``dir/train@16`` or ``dir/train@*``; none is no error."""
-    directory, base = os.path.split(path)
+    directory, base = split(path)
     directory = directory or "."
     match = _NOTATION.fullmatch(base)
     stem = match["stem"] if match else base
-    if not stem or not os.path.isdir(directory):
+    if not stem or not inputs_for(directory).is_directory(directory):
         return []
-    sets = Folder(directory).sets_of(dataset_name(stem))
+    sets = Folder(directory, dataset_name(stem)).sets_of(dataset_name(stem))
     if not match or match["n"] in ("*", "auto"):
         return sets
     wanted = [s for s in sets if s.pattern and s.pattern.num_shards == int(match["n"])]
@@ -125,16 +127,17 @@ def _by_name(path: str) -> list[ShardSet]:
 
 def _take_glob(path: str, sets: list[ShardSet], files: list[str]) -> None:
     """Add what a glob means, folders and files; a path that is none names nothing."""
-    directory, base = os.path.split(path)
+    directory, base = split(path)
     if "@" in base and not _NOTATION.fullmatch(base) and not glob.has_magic(base):
         raise OptionError(
             f"{base[:80]!r} is not NAME@N",
             hint=f"N is a number from 1 to {MAX_SHARDS:,}, or *, as in train@16",
         )
     found: list[str] = []
-    if os.path.isdir(directory):  # which may have brackets in its own name
-        found = sorted(glob.glob(os.path.join(glob.escape(directory), base)))
-    found = found or sorted(glob.glob(path))
+    inputs = inputs_for(path)
+    if inputs.is_directory(directory):  # which may have brackets in its own name
+        found = inputs.glob(os.path.join(glob.escape(directory), base))
+    found = found or inputs.glob(path)
     if not found:
         missing = "there is no such file, folder or dataset"
         name = _NOTATION.sub(r"\g<stem>", base)
@@ -143,9 +146,9 @@ def _take_glob(path: str, sets: list[ShardSet], files: list[str]) -> None:
             path=path,
             hint="; ".join(_unfinished(directory, dataset_name(name))) or None,
         )
-    folders = [name for name in found if os.path.isdir(name)]
+    folders = [name for name in found if inputs.is_directory(name)]
     in_folders = [s for folder in folders for s in _in_directory(folder)]
-    regular = [name for name in found if os.path.isfile(name)]
+    regular = [name for name in found if inputs.is_file(name)]
     if not in_folders and not regular:
         raise SourceError("this pattern matches folders without TFRecord shards", path=path)
     sets += in_folders
@@ -160,12 +163,13 @@ def _from_files(paths: Sequence[str]) -> list[ShardSet]:
     sets: list[ShardSet] = []
     by_place: dict[str, tuple[str, dict[str, str]]] = {}
     for path in paths:
-        directory, name = os.path.split(path)
+        directory, name = split(path)
         directory = directory or "."
         if is_manifest(name):
-            sets += Folder(directory).sets_of(name.removesuffix(MANIFEST_SUFFIX))
+            name = name.removesuffix(MANIFEST_SUFFIX)
+            sets += Folder(directory, name).sets_of(name)
         else:
-            place = by_place.setdefault(os.path.abspath(directory), (directory, {}))
+            place = by_place.setdefault(absolute(directory), (directory, {}))
             place[1].setdefault(name, path)
     for directory, files in by_place.values():
         patterns, others = by_pattern(files)
@@ -185,13 +189,13 @@ def _is_sidecar(path: str) -> bool:
 
 def _of_sidecars(paths: Sequence[str], sets: Sequence[ShardSet]) -> list[ShardSet]:
     """Return the datasets of files that lie beside shards, where nothing else has named them."""
-    known = {(os.path.abspath(s.directory), s.name) for s in sets}
+    known = {(absolute(s.directory), s.name) for s in sets}
     beside = {directory for directory, _ in known}
     found: list[ShardSet] = []
     for path in paths:
-        directory, file_name = os.path.split(path)
+        directory, file_name = split(path)
         directory = directory or "."
-        place = os.path.abspath(directory)
+        place = absolute(directory)
         for suffix in (_INDEX_SUFFIX, DALI_INDEX_SUFFIX, _LEDGER_SUFFIX):
             file_name = file_name.removesuffix(suffix)
         parsed = by_pattern([file_name])[0]
@@ -214,8 +218,8 @@ def _without_repeats(sets: list[ShardSet]) -> list[ShardSet]:
     kept: set[int] = set()
     seen: set[tuple[str, object]] = set()
     for candidate in sorted(sets, key=lambda s: not s.whole):
-        paths = tuple(os.path.abspath(path) for _, path in candidate.shards)
-        key = (os.path.abspath(candidate.directory), candidate.pattern or paths)
+        paths = tuple(absolute(path) for _, path in candidate.shards)
+        key = (absolute(candidate.directory), candidate.pattern or paths)
         if key not in seen:
             seen.add(key)
             kept.add(id(candidate))
@@ -225,10 +229,11 @@ def _without_repeats(sets: list[ShardSet]) -> list[ShardSet]:
 def _unfinished(directory: str, name: str) -> list[str]:
     """Say what a writer that was interrupted has left of a dataset."""
     run = os.path.join(directory, partial_dir(name))
-    if os.path.exists(os.path.join(run, "commit.json")):
+    inputs = inputs_for(run)
+    if inputs.is_file(os.path.join(run, "commit.json")):
         return [
             f"the publication of {name!r} was interrupted: the next write of this name finishes it"
         ]
-    if os.path.exists(os.path.join(run, "run.json")):
+    if inputs.is_file(os.path.join(run, "run.json")):
         return [f"an unfinished run of {name!r} lies beside it ({run})"]
     return []

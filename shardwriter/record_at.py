@@ -12,6 +12,7 @@ from shardwriter.compressed_writer import EMPTY_DEFLATE
 from shardwriter.compression import DEFLATE_ERROR, RAW_WBITS, Compression, InflateStream
 from shardwriter.errors import CorruptFile
 from shardwriter.index import Index, Place
+from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES
 from shardwriter.tfrecord_reader import ByteStream, read_frames
@@ -93,9 +94,8 @@ def read_piece(path: str, begin: int, end: int, compression: Compression) -> lis
         CorruptFile: They are damaged.
         StorageError: The file can not be read.
     """
-    with storage_errors(path), open(path, "rb") as file:
-        file.seek(begin)
-        piece = file.read(end - begin)
+    with storage_errors(path), inputs_for(path).open(path) as file:
+        piece = file.read_at(begin, end - begin)
     return list(read_frames(_uncompressed(piece, path, compression), path=path))
 
 

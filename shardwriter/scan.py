@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from shardwriter.compressed_writer import HAZARD_BYTES
-from shardwriter.compression import Compression, OpenStream, open_stream
+from shardwriter.compression import Compression, OpenStream
 from shardwriter.crc32c import extend_crc32c
+from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord_reader import ByteStream, Check, Defect, read_frames
 
@@ -165,7 +165,7 @@ def scan_file(
     """
     scan = FileScan(path)
     with storage_errors(path), open_stream(path) as stream:
-        scan.file_bytes = os.stat(path).st_size
+        scan.file_bytes = inputs_for(path).stat(path).st_size
         scan.compression = stream.compression
         proven = _ProvenStream(stream, progress)
         hazards = _Hazards()

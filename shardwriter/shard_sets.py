@@ -8,15 +8,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from shardwriter.manifest import Manifest, load_manifest
+from shardwriter.errors import SourceError
+from shardwriter.manifest import Manifest, load_manifest, parse_manifest
 from shardwriter.naming import (
     DALI_INDEX_SUFFIX,
     MAX_SHARDS,
     TFRECORD_PARTS,
     ShardPattern,
+    is_url,
     manifest_file,
     parse_shard_file,
 )
+from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
 
 MANIFEST_SUFFIX: Final = ".manifest.json"
@@ -88,6 +91,20 @@ class ShardSet:
         have = {shard for shard, _ in self.shards}
         return [s for s in range(self.pattern.num_shards) if s not in have]
 
+    def require_whole(self) -> None:
+        """Refuse a set with shards that are not there.
+
+        Raises:
+            SourceError: Says which.
+        """
+        if self.missing:
+            assert self.pattern is not None
+            missing = ", ".join(map(str, self.missing[:5]))
+            raise SourceError(
+                f"of {self.pattern.num_shards} shards {len(self.missing)} are missing: {missing}",
+                path=os.path.join(self.directory, self.name),
+            )
+
     @property
     def is_complete(self) -> bool:
         """Whether every shard of the pattern is among these."""
@@ -97,15 +114,20 @@ class ShardSet:
 class Folder:
     """The files of a folder, shards grouped by the pattern that they follow.
 
+    Args:
+        directory: The folder.
+        prefix: What all names that matter begin with: an object store lists no others.
+
     Attributes:
         files: All names.
         patterns: Shard index and name of the shards of each pattern.
         others: Names that follow no pattern.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, prefix: str = "") -> None:
         self.directory = directory
-        with storage_errors(directory), os.scandir(directory) as entries:
+        with storage_errors(directory):
+            entries = inputs_for(directory).listing(directory, prefix)
             self.files = sorted(entry.name for entry in entries if entry.is_file())
         self.patterns, self.others = by_pattern(self.files)
 
@@ -192,13 +214,16 @@ def is_manifest(file_name: str) -> bool:
 def load(path: str) -> Manifest:
     """Read a manifest; what the file system says is a StorageError."""
     with storage_errors(path):
-        return load_manifest(path)
+        if not is_url(path):
+            return load_manifest(path)
+        _, text = inputs_for(path).read(path)
+    return parse_manifest(text, path)
 
 
 def manifest_of(directory: str, pattern: ShardPattern) -> Manifest | None:
     """Return the manifest that describes shards of a pattern, where there is one."""
     path = os.path.join(directory, pattern.manifest_file)
-    if not os.path.isfile(path):
+    if not inputs_for(path).is_file(path):
         return None
     manifest = load(path)
     return manifest if manifest.pattern == pattern else None

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from shardwriter.compression import open_stream
 from shardwriter.errors import CorruptFile, ManifestError, StorageError, WireError
 from shardwriter.example import decode_example, payload_kind
 from shardwriter.index import Index
@@ -20,6 +19,7 @@ from shardwriter.locate import find_one
 from shardwriter.manifest import Manifest
 from shardwriter.record_at import IndexedReader
 from shardwriter.shard_sets import ShardSet
+from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES
 from shardwriter.tfrecord_reader import ByteStream, read_frames
@@ -232,7 +232,7 @@ class _Cursor:
                 yield from islice(frames, self.place, None)
             return
         place, offset = self.place, self._offset
-        with open(self.path, "rb", buffering=0) as file:
+        with closing(inputs_for(self.path).open_raw(self.path)) as file:
             file.seek(offset)
             try:
                 yield from read_frames(_Sips(file), path=self.path)

@@ -13,6 +13,7 @@ from shardwriter.manifest import Manifest, SealedShard
 from shardwriter.naming import ShardPattern
 from shardwriter.scan import FileScan, RecordSizes, scan_file
 from shardwriter.shard_sets import ShardSet
+from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord_reader import Check
 
@@ -218,7 +219,7 @@ def stats(
     if isinstance(paths, (str, os.PathLike)):
         paths = [os.fspath(paths)]
     sets = find_shard_sets(list(paths))
-    total_bytes = sum(_file_bytes(path) for found in sets for _, path in found.shards)
+    total_bytes = sum(_file_bytes(found) for found in sets)
     done_bytes = 0
 
     def tell(file_bytes: int) -> None:
@@ -227,30 +228,40 @@ def stats(
 
     reports = []
     for shard_set in sets:
-        report = SetReport(shard_set, notes=list(shard_set.notes))
-        gaps = _gaps(shard_set)
-        for shard, path in shard_set.shards:
+        scans = []
+        for _, path in shard_set.shards:
             scan = scan_file(path, check=check, progress=None if progress is None else tell)
-            report.scans.append((shard, scan))
-            _take_defects(report, gaps, shard, scan)
-            if scan.cut_short_at is not None:
-                report.notes.append(
-                    f"{path}: TensorFlow may stop at byte {scan.cut_short_at:,} of this gzip file "
-                    "and drop the rest without a word; a copy by `shardwriter write` it reads whole"
-                )
             done_bytes += scan.file_bytes
-        _judge_set(report)
-        if shard_set.manifest is not None:
-            _hold_against_manifest(report, shard_set.manifest)
-        else:
-            _hold_against_law(report)
-        reports.append(report)
+            scans.append(scan)
+        reports.append(report_of(shard_set, scans))
     return Report(reports, check)
 
 
-def _file_bytes(path: str) -> int:
-    with storage_errors(path):
-        return os.path.getsize(path)
+def report_of(shard_set: ShardSet, scans: Sequence[FileScan]) -> SetReport:
+    """Judge a shard set by the scans of its files, in their order."""
+    report = SetReport(shard_set, notes=list(shard_set.notes))
+    gaps = _gaps(shard_set)
+    for (shard, path), scan in zip(shard_set.shards, scans, strict=True):
+        report.scans.append((shard, scan))
+        _take_defects(report, gaps, shard, scan)
+        if scan.cut_short_at is not None:
+            report.notes.append(
+                f"{path}: TensorFlow may stop at byte {scan.cut_short_at:,} of this gzip file "
+                "and drop the rest without a word; a copy by `shardwriter write` it reads whole"
+            )
+    _judge_set(report)
+    if shard_set.manifest is not None:
+        _hold_against_manifest(report, shard_set.manifest)
+    else:
+        _hold_against_law(report)
+    return report
+
+
+def _file_bytes(shard_set: ShardSet) -> int:
+    paths = [path for _, path in shard_set.shards]
+    with storage_errors(shard_set.directory):
+        found = inputs_for(shard_set.directory).stats(paths)
+    return sum(stat.st_size for stat in found)
 
 
 def _gaps(shard_set: ShardSet) -> Gaps | None:

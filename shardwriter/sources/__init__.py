@@ -14,7 +14,15 @@ from shardwriter.example_columns import Column
 from shardwriter.feature_types import FeatureType
 from shardwriter.schema import FeatureSummary
 
-__all__ = ["ColumnSource", "FileSource", "HoldingSource", "Item", "RecordSource", "Source"]
+__all__ = [
+    "ColumnSource",
+    "FileSource",
+    "HoldingSource",
+    "Item",
+    "RecordSource",
+    "Source",
+    "WholeSource",
+]
 
 Item = Any
 """A source's own descriptor of an item; picklable."""
@@ -103,6 +111,14 @@ class HoldingSource(Protocol):
             skip_errors: Whether the error of an item that can not be loaded is kept for whoever
                 asks for it, and the items behind it come all the same.
         """
+
+
+@runtime_checkable
+class WholeSource(Protocol):
+    """A source that is objects of the program, which stay there unless it is told otherwise."""
+
+    def go_whole(self) -> None:
+        """Have all of it go along where this object is sent."""
 
 
 @runtime_checkable

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shardwriter.callables import import_reference, is_reference
-from shardwriter.compression import OpenStream, open_stream
+from shardwriter.compression import OpenStream
 from shardwriter.errors import CorruptFile, ManifestError, OptionError, SourceError
 from shardwriter.feature_types import FeatureType
 from shardwriter.images import image_format
 from shardwriter.locate import find_shard_sets
-from shardwriter.naming import TFRECORD_PARTS, parse_shard_file
+from shardwriter.naming import TFRECORD_PARTS, is_url, parse_shard_file
 from shardwriter.sources import Source
 from shardwriter.sources import csv as csv_source
 from shardwriter.sources import image_folder as image_folder_source
@@ -22,6 +22,7 @@ from shardwriter.sources import jsonl as jsonl_source
 from shardwriter.sources import python as python_source
 from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources.positions import BOM
+from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.tfrecord import frame_header
 
 FORMATS: Final = (
@@ -74,7 +75,7 @@ def open_source(
         return python_source.PythonSource(import_reference(data, "SOURCE"), name=data)
     if format == image_folder_source.KIND:
         _must_exist(data)
-        if not os.path.isdir(data):
+        if not inputs_for(data).is_directory(data):
             raise SourceError(
                 "this is a file; an image-folder is a folder with a folder for each class",
                 path=data,
@@ -99,7 +100,8 @@ def _look(data: str) -> str:
     """
     if data == "-":
         return csv_source.KIND
-    if not os.path.exists(data):
+    inputs = inputs_for(data)
+    if not inputs.exists(data):
         if is_reference(data):
             return python_source.KIND
         if glob.has_magic(data):
@@ -107,13 +109,13 @@ def _look(data: str) -> str:
                 return csv_source.KIND
             if _is_json_lines_name(data):
                 return jsonl_source.KIND
-            found = sorted(filter(os.path.isfile, glob.glob(data)))
+            found = list(filter(inputs.is_file, inputs.glob(data)))
             if found:
                 return _look_into(next(filter(_is_record_name, found), found[0]))
         if _is_dataset(data):
             return tfrecord_source.KIND
         _must_exist(data)
-    if os.path.isdir(data):
+    if inputs.is_directory(data):
         if image_folder_source.has_images(data):
             return image_folder_source.KIND
         return _look_into_folder(data)
@@ -147,7 +149,7 @@ def _look_into_folder(path: str) -> str:
 
 
 def _look_into(path: str) -> str:
-    if not os.path.isfile(path):
+    if not is_url(path) and not os.path.isfile(path):
         return csv_source.KIND  # a pipe: it can be read once, so it is not looked into
     if path.endswith(_MANIFEST_ENDING):
         return tfrecord_source.KIND
@@ -191,7 +193,7 @@ def _head(stream: OpenStream, path: str) -> bytes:
         if stream.compression != "zlib":
             raise
     # Text such as "x^2" begins like a zlib stream.
-    with open(path, "rb") as file:
+    with inputs_for(path).open(path) as file:
         return file.read(_LOOK_BYTES)
 
 
@@ -246,7 +248,8 @@ def _has_records(directory: str) -> bool:
     except (OptionError, SourceError):
         return False
     except ManifestError:
-        return any(map(parse_shard_file, os.listdir(directory)))
+        names = [entry.name for entry in inputs_for(directory).listing(directory)]
+        return any(map(parse_shard_file, names))
 
 
 def _is_table_name(path: str) -> bool:
@@ -261,13 +264,14 @@ def _files(data: str, files_in: Callable[[str], list[str]], endings: str) -> lis
     """
     if data == "-":
         return [data]
-    if os.path.isdir(data):
+    inputs = inputs_for(data)
+    if inputs.is_directory(data):
         found = files_in(data)
         if not found:
             raise SourceError(f"no {endings} file is in this folder", path=data)
         return found
-    if not os.path.exists(data) and glob.has_magic(data):
-        found = sorted(glob.glob(data))
+    if not inputs.exists(data) and glob.has_magic(data):
+        found = inputs.glob(data)
         if not found:
             raise OptionError("no file matches this pattern", path=data)
         return found
@@ -285,18 +289,17 @@ def _json_lines_in(directory: str) -> list[str]:
 
 
 def _named_in(directory: str, endings: tuple[str, ...]) -> list[str]:
-    with os.scandir(directory) as entries:
-        return sorted(
-            entry.path
-            for entry in entries
-            if entry.name.lower().endswith(endings)
-            and not entry.name.startswith(".")
-            and not entry.name.endswith(_OURS)
-        )
+    return sorted(
+        entry.path
+        for entry in inputs_for(directory).listing(directory)
+        if entry.name.lower().endswith(endings)
+        and not entry.name.startswith(".")
+        and not entry.name.endswith(_OURS)
+    )
 
 
 def _must_exist(path: str) -> None:
-    if not os.path.exists(path):
+    if not inputs_for(path).exists(path):
         raise OptionError(
             "there is no such file or folder",
             path=path,

@@ -18,9 +18,12 @@ from typing import Any, NamedTuple
 from shardwriter.errors import SourceChanged, SourceError
 from shardwriter.feature_types import FeatureType
 from shardwriter.images import EXTENSIONS, read_header
+from shardwriter.storage.inputs import Entry, InputChanged, Tree, absolute, inputs_for
 
 KIND = "image-folder"
 LABEL = "image/class/label"
+
+_LOOK_FILES = 1000  # of a store that lists all files at once, to find out whether there are images
 
 _INT = FeatureType("int64", "int64", ())
 _STRING = FeatureType("bytes", "string", ())
@@ -83,15 +86,17 @@ class ImageFolder:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._folder = os.path.abspath(root)  # a map may change the current folder
+        self._folder = absolute(root)  # a map may change the current folder
+        self._inputs = inputs_for(root)
         skipped: Counter[str] = Counter()
-        folders, loose = _list_root(root, skipped)
+        tree = _tree(root)
+        folders, loose = _list_root(tree, root, skipped)
         self._items = _ImageItems()
         self.classes: list[str] = []
         empty: list[str] = []
         for folder in folders:
             before = len(self._items)
-            self._items.extend(_walk(root, folder, len(self.classes), skipped))
+            self._items.extend(_walk(tree, root, folder, len(self.classes), skipped))
             if len(self._items) > before:
                 self.classes.append(folder)
             else:
@@ -154,11 +159,10 @@ class ImageFolder:
         """
         path = os.path.join(self._root, item.key)
         try:
-            with open(os.path.join(self._folder, item.key), "rb", buffering=0) as file:
-                found = os.fstat(file.fileno())
-                data = file.readall()
+            found, data = self._inputs.read(os.path.join(self._folder, item.key))
         except OSError as error:
-            kind = SourceChanged if isinstance(error, FileNotFoundError) else SourceError
+            is_gone = isinstance(error, FileNotFoundError | InputChanged)
+            kind = SourceChanged if is_gone else SourceError
             raise kind(f"can not be read: {error.strerror}", path=path) from error
         listed = (item.size_bytes, item.mtime_ns)
         if (found.st_size, found.st_mtime_ns) != listed or len(data) != item.size_bytes:
@@ -203,18 +207,34 @@ class ImageFolder:
 def has_images(root: str) -> bool:
     """Tell whether an image lies in the folder or below it, be it one that can not be read."""
     try:
-        folders, loose = _list_root(root, Counter())
-        return bool(loose) or any(
-            next(_walk(root, folder, 0, Counter()), None) is not None for folder in folders
-        )
+        tree = _tree(root, _LOOK_FILES)
+        return _holds_images(tree, root) or (not tree.is_whole and _holds_images(_tree(root), root))
     except SourceError:
         return True  # the reason is told when the folder is opened
 
 
-def _list_root(root: str, skipped: Counter[str]) -> tuple[list[str], list[ImageItem]]:
+def _holds_images(tree: Tree, root: str) -> bool:
+    folders, loose = _list_root(tree, root, Counter())
+    return bool(loose) or any(
+        next(_walk(tree, root, folder, 0, Counter()), None) is not None for folder in folders
+    )
+
+
+def _tree(root: str, limit: int | None = None) -> Tree:
+    try:
+        return inputs_for(root).tree(root, limit)
+    except OSError as error:
+        raise _unlisted(root, error) from error
+
+
+def _unlisted(directory: str, error: OSError) -> SourceError:
+    return SourceError(f"can not be listed: {error.strerror}", path=directory)
+
+
+def _list_root(tree: Tree, root: str, skipped: Counter[str]) -> tuple[list[str], list[ImageItem]]:
     folders: list[str] = []
     loose: list[ImageItem] = []
-    for entry in _scan(root):
+    for entry in _scan(tree, root):
         if entry.is_dir():
             folders.append(entry.name)
         elif _is_image(entry.name, skipped):
@@ -223,6 +243,7 @@ def _list_root(root: str, skipped: Counter[str]) -> tuple[list[str], list[ImageI
 
 
 def _walk(
+    tree: Tree,
     root: str,
     folder: str,
     label: int,
@@ -231,27 +252,26 @@ def _walk(
 ) -> Iterator[ImageItem]:
     """Yield the images at and below a folder, in order of their names at every level."""
     path = os.path.join(root, folder)
-    entries = _scan(path)
-    found = os.stat(path)
-    inside = above | {(found.st_dev, found.st_ino)}
-    if inside == above:
+    entries = _scan(tree, path)
+    identity = tree.identity(path)
+    inside = above if identity is None else above | {identity}
+    if identity in above:
         raise SourceError(
             "this link leads back to a folder that it lies in", path=path, hint="remove the link"
         )
     for entry in entries:
         key = f"{folder}/{entry.name}"
         if entry.is_dir():
-            yield from _walk(root, key, label, skipped, inside)
+            yield from _walk(tree, root, key, label, skipped, inside)
         elif _is_image(entry.name, skipped):
             yield _item(entry, key, label)
 
 
-def _scan(directory: str) -> list[os.DirEntry[str]]:
+def _scan(tree: Tree, directory: str) -> list[Entry]:
     try:
-        with os.scandir(directory) as entries:
-            visible = [entry for entry in entries if not entry.name.startswith(".")]
+        visible = [entry for entry in tree.scan(directory) if not entry.name.startswith(".")]
     except OSError as error:
-        raise SourceError(f"can not be listed: {error.strerror}", path=directory) from error
+        raise _unlisted(directory, error) from error
     return sorted(visible, key=lambda entry: entry.name)
 
 
@@ -267,7 +287,7 @@ def _printable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _item(entry: os.DirEntry[str], key: str, label: int) -> ImageItem:
+def _item(entry: Entry, key: str, label: int) -> ImageItem:
     try:
         key.encode("utf-8")
         found = entry.stat()

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compression import InflateStream, open_stream, sniff
+from shardwriter.compression import InflateStream, sniff
 from shardwriter.errors import CorruptFile, SourceChanged, SourceError
+from shardwriter.naming import is_url
 from shardwriter.storage.descriptor import Scratch
+from shardwriter.storage.inputs import InputChanged, OpenInput, absolute, inputs_for, open_stream
 
 MAX_OPEN_FILES: Final = 32
 BOM: Final = b"\xef\xbb\xbf"
@@ -51,6 +54,7 @@ class Spool(Scratch):
         """Return the file for reading it through from ``begin`` on; it is closed with this one."""
         if self._reader is None:
             self._reader = os.fdopen(os.dup(self.fileno()), "rb")
+            weakref.finalize(self, self._reader.close)
         self._reader.seek(begin)
         return self._reader
 
@@ -82,23 +86,25 @@ class InputFile:
         SourceError: It can not be read or unpacked.
     """
 
+    _file: OpenInput | None = None
+
     def __init__(self, path: str, spool: Spool | None) -> None:
         self.path = path
-        self._absolute = os.path.abspath(path)  # a map may change the current folder
+        self._absolute = absolute(path)  # a map may change the current folder
         self.mtime_ns = 0
-        self._file: IO[bytes] | None = None
+        self._inputs = inputs_for(path)
         self._spool: Spool | None = None  # where there is a copy that is read instead
         self._begin = 0
         self._state: tuple[int, ...] | None = None
         try:
-            if spool is not None and (path == "-" or not os.path.isfile(path)):
+            if spool is not None and not is_url(path) and (path == "-" or not os.path.isfile(path)):
                 with open(0 if path == "-" else path, "rb", closefd=path != "-") as pipe:
                     read: Callable[[int], bytes] = pipe.read
                     if sniff(pipe.peek(12)[:12]) == "gzip":
                         read = InflateStream(pipe, "gzip", path).read
                     self._begin, self._spool = spool.copy(read), spool
                 return
-            self.mtime_ns = os.stat(path).st_mtime_ns
+            self.mtime_ns = self._inputs.stat(path).st_mtime_ns
             if spool is not None:
                 with open_stream(path) as stream:
                     # No text is a zlib stream, and text such as "x^2" begins like one.
@@ -117,7 +123,7 @@ class InputFile:
     def open(self) -> None:
         """Open the file; it has to be as it was the first time."""
         try:
-            self._file = open(self._absolute, "rb")  # noqa: SIM115 - until close()
+            self._file = self._inputs.open(self._absolute)
             state = self._stat()
         except OSError as error:
             raise _unreadable(self.path, error) from error
@@ -131,9 +137,17 @@ class InputFile:
             self._file.close()
             self._file = None
 
+    @property
+    def num_bytes(self) -> int:
+        """The size of the open file."""
+        return self._stat()[0]
+
+    def __del__(self) -> None:
+        self.close()
+
     def _stat(self) -> tuple[int, ...]:
         assert self._file is not None
-        stat = os.fstat(self._file.fileno())
+        stat = self._file.stat()
         return stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev
 
     def check_unchanged(self) -> None:
@@ -167,7 +181,7 @@ class InputFile:
                 return self._spool.read(self._begin + begin, end - begin)
             assert self._file is not None
             self.check_unchanged()
-            return os.pread(self._file.fileno(), end - begin, begin)
+            return self._file.read_at(begin, end - begin)
         except OSError as error:
             raise _unreadable(self.path, error) from error
 
@@ -227,4 +241,6 @@ def not_utf8(byte: int, path: str, line: int) -> SourceError:
 
 
 def _unreadable(path: str, error: OSError) -> SourceError:
+    if isinstance(error, InputChanged):
+        return file_changed(path)
     return SourceError(f"can not be read: {error.strerror}", path=path)

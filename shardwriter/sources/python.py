@@ -77,6 +77,7 @@ class PythonSource:
             )
         self._data = data
         self._spent = False
+        self._goes_whole = False
         self._skip_errors = False
         self.random_access = _is_sequence(data)
         # Where the data does not travel, an item is what stands there, and not just its index.
@@ -89,8 +90,15 @@ class PythonSource:
         self.travels = False
         self._skip_errors = skip_errors
 
+    def go_whole(self) -> None:
+        """Have the data, or the function that makes it, go along where this object is sent."""
+        self._goes_whole = True
+        self.travels = self.random_access
+
     def __getstate__(self) -> dict[str, Any]:
-        if self.travels:
+        if self._goes_whole and self._make is not None and not self.random_access:
+            return {**self.__dict__, "_data": None, "_spent": True}
+        if self.travels or self._goes_whole:
             return {**self.__dict__, "_make": None}
         return {**self.__dict__, "_make": None, "_data": None}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import struct
+from contextlib import closing
 from typing import Final
 
 import numpy as np
@@ -57,7 +57,7 @@ class RecordFile(InputFile):
         Raises:
             SourceError: A header is wrong, or the file ends inside a record.
         """
-        self.file_bytes = os.fstat(self.start().fileno()).st_size
+        self.file_bytes = self.num_bytes
         lengths: dict[bytes, int] = {}
         starts: list[int] = []
         proofs: list[bytes] = []  # the CRC of a payload and the header that follows it
@@ -117,7 +117,7 @@ class RecordFile(InputFile):
     def damage(self, begin: int, place: int) -> SourceError:
         """Return what is wrong with the frame that begins at an offset."""
         try:
-            with open(self._absolute, "rb", buffering=0) as file:
+            with closing(self._inputs.open_raw(self._absolute)) as file:
                 file.seek(begin)
                 next(read_frames(file), None)
         except CorruptFile as error:

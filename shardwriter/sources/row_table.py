@@ -6,10 +6,8 @@ A first pass over the whole input finds where every row begins; a row is known b
 from __future__ import annotations
 
 import os
-import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -61,11 +59,9 @@ class RowTable(Generic[F]):
     label: str | None = None
 
     def __init__(self, max_open_files: int = MAX_OPEN_FILES) -> None:
-        held = ExitStack()
-        weakref.finalize(self, held.close)
-        self._offsets = held.enter_context(closing(OffsetTable()))
-        self._spool = held.enter_context(closing(Spool()))
-        self._open_files = held.enter_context(OpenFiles(max_open_files))
+        self._offsets = OffsetTable()
+        self._spool = Spool()
+        self._open_files = OpenFiles(max_open_files)
         self._files: list[F] = []
         self._first_rows: list[int] = []
         self.num_items: int | None = 0

@@ -11,13 +11,12 @@ them is at hand. A compressed file can only be read through. Every CRC is checke
 from __future__ import annotations
 
 import os
-import weakref
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Final, NamedTuple
 
-from shardwriter.compression import OpenStream, open_stream
+from shardwriter.compression import OpenStream
 from shardwriter.errors import CorruptFile, SourceError
 from shardwriter.example import UNSET, decode_example, payload_kind
 from shardwriter.feature_types import FeatureType
@@ -29,6 +28,15 @@ from shardwriter.schema import FeatureSummary
 from shardwriter.shard_sets import ShardSet
 from shardwriter.sources.positions import OffsetTable, OpenFiles, file_changed
 from shardwriter.sources.record_file import RecordFile, damaged
+from shardwriter.storage.inputs import (
+    absolute,
+    common_folder,
+    inputs_for,
+    open_stream,
+    real,
+    relative,
+    split,
+)
 from shardwriter.tfrecord_reader import read_frames
 
 KIND: Final = "tfrecord"
@@ -98,9 +106,9 @@ class TFRecordFiles:
     def __init__(self, data: str) -> None:
         sets = _sets_of(data)
         self._paths = [path for shard_set in sets for _, path in shard_set.shards]
-        self._absolute = [os.path.abspath(path) for path in self._paths]  # a map may chdir
-        top = os.path.commonpath([os.path.dirname(path) for path in self._absolute])
-        self._names = [os.path.relpath(path, top) for path in self._paths]
+        self._absolute = [absolute(path) for path in self._paths]  # a map may chdir
+        top = common_folder(self._absolute)
+        self._names = [relative(path, top) for path in self._paths]
         manifest = sets[0].manifest if len(sets) == 1 and sets[0].is_complete else None
         self._manifest: Manifest | None = manifest
         self.summaries: Mapping[str, FeatureSummary] = manifest.features if manifest else {}
@@ -110,15 +118,14 @@ class TFRecordFiles:
             self._order = ReadingOrder(manifest.num_shards, manifest.gaps)
         self.random_access = self.travels = all(map(_is_plain, self._paths))
         self.num_items: int | None = manifest.num_records if manifest else None
-        held = ExitStack()
-        weakref.finalize(self, held.close)
-        self._offsets = held.enter_context(closing(OffsetTable()))
-        self._open_files = held.enter_context(OpenFiles(_MAX_OPEN_FILES))
+        self._offsets = OffsetTable()
+        self._open_files = OpenFiles(_MAX_OPEN_FILES)
         self._files: list[RecordFile] = []
         self._first_records: list[int] = []
         if self.random_access:
             self._scan()
-        self._sizes = [os.path.getsize(path) for path in self._paths]
+        self._inputs = inputs_for(data)
+        self._sizes = [found.st_size for found in self._inputs.stats(self._paths)]
 
     def _scan(self) -> None:
         num_records = 0
@@ -241,13 +248,13 @@ class TFRecordFiles:
 
     def reads(self, directory: str, name: str) -> bool:
         """Tell whether files of this dataset are read."""
-        place = os.path.realpath(directory)
+        place = real(directory)
         for path in self._paths:
-            for known in (os.path.abspath(path), os.path.realpath(path)):
-                folder, file_name = os.path.split(known)
+            for known in (absolute(path), real(path)):
+                folder, file_name = split(known)
                 shard = parse_shard_file(file_name)
                 is_named = shard is not None and shard.pattern.name == name
-                if is_named and os.path.realpath(folder) == place:
+                if is_named and real(folder) == place:
                     return True
         return False
 
@@ -273,7 +280,8 @@ class TFRecordFiles:
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the same with the times of the files."""
-        return {**self.digest(), "times": [os.stat(path).st_mtime_ns for path in self._absolute]}
+        times = [found.st_mtime_ns for found in self._inputs.stats(self._absolute)]
+        return {**self.digest(), "times": times}
 
 
 def _sets_of(data: str) -> list[ShardSet]:
@@ -283,25 +291,19 @@ def _sets_of(data: str) -> list[ShardSet]:
         SourceError: There are several datasets, or shards are missing.
     """
     sets = find_shard_sets([data])
-    is_glob = not os.path.exists(data) and "@" not in os.path.basename(data)
+    inputs = inputs_for(data)
+    is_glob = not inputs.exists(data) and "@" not in os.path.basename(data)
     if len(sets) > 1 and not is_glob and any(s.pattern is not None for s in sets):
         names = ", ".join(sorted({s.name for s in sets})[:5])
         raise SourceError(
             f"there are {len(sets)} datasets ({names})",
             path=data,
             hint=f"name one of them, as in {os.path.join(data, sets[0].name)}"
-            if os.path.isdir(data)
+            if inputs.is_directory(data)
             else "name one of them by its number of shards, as in train@16",
         )
     for shard_set in sets:
-        if shard_set.missing:
-            assert shard_set.pattern is not None
-            missing = ", ".join(map(str, shard_set.missing[:5]))
-            raise SourceError(
-                f"of {shard_set.pattern.num_shards} shards {len(shard_set.missing)} are missing: "
-                f"{missing}",
-                path=os.path.join(shard_set.directory, shard_set.name),
-            )
+        shard_set.require_whole()
     return sets
 
 
@@ -325,6 +327,5 @@ def _is_plain(path: str) -> bool:
 
 
 def _tail(path: str) -> str:
-    with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - 8))
-        return file.read(8).hex()
+    with inputs_for(path).open(path) as file:
+        return file.read_at(max(0, file.stat().st_size - 8), 8).hex()
