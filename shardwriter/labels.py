@@ -6,6 +6,7 @@ Counts that were gathered side by side are merged, and give what one counter wou
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,7 +25,7 @@ class _Label:
 
     spelled: str
     count: int
-    shards: list[int] | None
+    shards: list[int] | Counter[int] | None
     first: int
     last: int
 
@@ -103,7 +104,7 @@ class LabelCounts:
             mine.last = max(mine.last, theirs.last)
             mine.count += theirs.count
             if mine.shards is not None and theirs.shards is not None:
-                mine.shards = list(map(add, mine.shards, theirs.shards))
+                mine.shards = _sum(mine.shards, theirs.shards, self._num_shards)
 
     @property
     def is_sorted(self) -> bool:
@@ -118,7 +119,14 @@ class LabelCounts:
         return {
             "feature": self.feature,
             "labels": [
-                [_key_json(key), label.spelled, label.count, label.shards, label.first, label.last]
+                [
+                    _key_json(key),
+                    label.spelled,
+                    label.count,
+                    _row_json(label.shards),
+                    label.first,
+                    label.last,
+                ]
                 for key, label in self._labels.items()
             ],
             "per_shard": self._per_shard,
@@ -130,7 +138,10 @@ class LabelCounts:
         """Return the counts of which :meth:`to_state` has told."""
         counts = cls(state["feature"], num_shards)
         counts._per_shard, counts.too_many = state["per_shard"], state["too_many"]
-        counts._labels = {_key(key): _Label(*label) for key, *label in state["labels"]}
+        counts._labels = {
+            _key(key): _Label(spelled, count, _row(shards), first, last)
+            for key, spelled, count, shards, first, last in state["labels"]
+        }
         return counts
 
     @classmethod
@@ -157,13 +168,47 @@ class LabelCounts:
             return None
         entry: dict[str, Any] = {"counts": counts, "feature": self.feature}
         if self._per_shard:
-            entry["shards"] = {label.spelled: label.shards for label in labels}
+            entry["shards"] = {
+                label.spelled: _dense(label.shards or [], self._num_shards) for label in labels
+            }
         return entry
 
 
 def _spelling(a: str, b: str) -> str:
     """Return how a number is spelled that came as 1 and as 1.0: whoever came first."""
     return a if a == b else max(a, b, key=lambda text: (not text.removeprefix("-").isdigit(), text))
+
+
+def _dense(row: list[int] | Counter[int], num_shards: int) -> list[int]:
+    return [row[shard] for shard in range(num_shards)] if isinstance(row, Counter) else row
+
+
+def _sum(
+    mine: list[int] | Counter[int], theirs: list[int] | Counter[int], num_shards: int
+) -> list[int] | Counter[int]:
+    """Add counts by shard; of many shards most counts that come from elsewhere are 0."""
+    if isinstance(theirs, Counter):
+        for shard, count in theirs.items():
+            mine[shard] += count
+        return mine
+    return list(map(add, _dense(mine, num_shards), theirs))
+
+
+def _row_json(row: list[int] | Counter[int] | None) -> Any:
+    """Return the counts by shard; those of a few of many shards with their numbers."""
+    if row is None:
+        return None
+    numbered = row.items() if isinstance(row, Counter) else enumerate(row)
+    found = {str(shard): count for shard, count in numbered if count}
+    is_sparse = isinstance(row, Counter) or 4 * len(found) < len(row)
+    return found if is_sparse else row
+
+
+def _row(entry: Any) -> list[int] | Counter[int] | None:
+    if isinstance(entry, dict):
+        return Counter({int(shard): count for shard, count in entry.items()})
+    row: list[int] | None = entry
+    return row
 
 
 def _key_json(key: Any) -> Any:

@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.compressed_writer import ZLIB_HEAD
+from shardwriter.compression import Compression
 from shardwriter.crc32c import crc32c
 from shardwriter.errors import OptionError
 from shardwriter.index import Index
@@ -63,15 +65,24 @@ def some_records(
     for shard in shards[::step][:_CHECKED_SHARDS]:
         path = run.shard_path(shard)
         if not is_finished and os.path.exists(path):
-            ends = run.index_columns(shard, compression)[0]
-            begin, end = int(ends[-2]) if len(ends) > 1 else 0, int(ends[-1])
+            begin, end = last_piece(run.index_columns(shard, compression)[0], compression)
         else:
             path, begin, end = _last_in_place(run, job.pattern, shard)
-        begin = max(begin, 2 if compression == "zlib" else 0)
         record = read_piece(path, begin, end, compression)[-1]
         index = known.item_index(shard, num_records[shard] - 1)
         found[index] = len(record), crc32c(record)
     return found
+
+
+def last_piece(ends: NDArray[np.uint64], compression: Compression) -> tuple[int, int]:
+    """Return where the last frame, member or block of a shard begins and ends.
+
+    Args:
+        ends: uint64[n]: where each of them ends; there is one at least.
+        compression: What the shard is compressed with.
+    """
+    first = len(ZLIB_HEAD) if compression == "zlib" else 0
+    return int(ends[-2]) if len(ends) > 1 else first, int(ends[-1])
 
 
 def _last_in_place(run: RunDirectory, pattern: ShardPattern, shard: int) -> tuple[str, int, int]:

@@ -28,7 +28,7 @@ _NAMES: Final = {
     "limit": "--limit",
     "map": "--map",
     "num_shards": "the number of shards",
-    "order": "--shuffle or --seed",
+    "order": "--order, --key, --shuffle or --seed",
     "schema": "--schema",
 }
 _OVERWRITE: Final = "--overwrite discards the run and starts again"
@@ -56,6 +56,12 @@ def go_on(
         SchemaConflict: Two workers have written records whose types do not go together.
     """
     check_stable(job)
+    if run.is_of_beam:
+        raise RunChanged(
+            f"the unfinished run of {run.name!r} is a Beam job's",
+            path=run.path,
+            hint=f"resume it with Beam; or {_OVERWRITE}",
+        )
     check_same(run.facts(), facts)
     label = job.record_encoder().labels.feature
     try:
@@ -119,7 +125,7 @@ def _what(field: tuple[str, ...]) -> str:
     path = ".".join(field)
     if part == "source":
         return f"the source is not what it was when the run began ({path})"
-    if part == "options" and rest[0] in _NAMES:
+    if part == "options" and rest and rest[0] in _NAMES:
         code = "the code of " if rest[-1] == "sha256" else ""
         return f"{code}{_NAMES[rest[0]]} is not what it was when the run began ({path})"
     return f"the run that is there is of another job ({path})"
