@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import subprocess
 import sys
 import textwrap
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import children
 
 import shardwriter as sw
 from shardwriter.engines import cores
@@ -735,15 +735,14 @@ def test_nothing_is_left_open_after_many_writes(tmp_path):
 
     sw.write(Rows(), tmp_path / "first@4", workers=2)
     gc.collect()  # what tests before have left behind
-    before = open_files()
+    before, started = open_files(), children(os.getpid())
     for i in range(6):
         sw.write(Rows() if i % 2 else [b"x"] * 9, tmp_path / f"t{i}@4", workers=2)
         with pytest.raises(sw.DataError):
             sw.write(Rows() if i % 2 else [b"x"] * 9, tmp_path / "u@4", map=fail, workers=2)
     gc.collect()
     assert open_files() == before
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)  # no child is left, not even one that has ended
+    assert children(os.getpid()) == started  # none is left, not even one that has ended
 
 
 PEAK = """
@@ -798,15 +797,11 @@ def test_more_shards_than_open_files(tmp_path, way):
     """
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(code))
-
-    def limited():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-
+    limited = ["bash", "-c", 'ulimit -n 256; exec "$@"', "bash"]
     subprocess.run(
-        [sys.executable, script, str(tmp_path), way],
+        [*limited, sys.executable, script, str(tmp_path), way],
         check=True,
         env={**os.environ, "PYTHONPATH": MODULES},
-        preexec_fn=limited,
         timeout=100,
     )
     assert sw.stats(tmp_path / "t").verdict.startswith("OK: 8,000 records in 4,000 shards")
