@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from shardwriter.naming import ledger_file
 from shardwriter.scan import FileScan
 from shardwriter.show import ShownRecord
 from shardwriter.stats import Finding, Report, SetReport
+from shardwriter.storage.choose import storage_for
 
 _MAX_ROWS = 24
 _MAX_FINDINGS = 20
@@ -65,7 +66,9 @@ def print_written(manifest: Manifest, directory: str, elapsed_s: float | None) -
         rows.append(("time", f"{elapsed_s:.2f} s, {rate}, {speed}"))
     if manifest.gaps:
         ledger = ledger_file(manifest.name)
-        listed = f"; errors are listed in {ledger}" if Path(directory, ledger).exists() else ""
+        path = os.path.join(directory, ledger)
+        has_ledger = storage_for(path).size(path) is not None
+        listed = f"; errors are listed in {ledger}" if has_ledger else ""
         skipped = f"{len(manifest.gaps):,} of {manifest.num_items:,} items{listed}"
         rows.insert(1, ("skipped", skipped))
     if manifest.labels:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import sys
-
 import typer
 
+from shardwriter.cli.common import print_anything
 from shardwriter.cli.index import index
 from shardwriter.cli.show import show
 from shardwriter.cli.stats import stats
@@ -49,20 +47,13 @@ def _options(
     """Write data as N TFRecord shards, and prove what is on disk."""
 
 
-def _print_anything() -> None:
-    """Have names that the terminal can not show printed escaped, and not end the command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def main() -> None:
     """Run ``shardwriter``."""
-    _print_anything()
+    print_anything()
     app()
 
 
 def shard_stats() -> None:
     """Run ``shard-stats``."""
-    _print_anything()
+    print_anything()
     _stats_app()

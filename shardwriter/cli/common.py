@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import traceback
@@ -191,6 +192,13 @@ def _bar(what: str, count: Any) -> Iterator[_Show]:
             note_line.plain = note
 
         yield show
+
+
+def print_anything() -> None:
+    """Have names that the terminal can not show printed escaped, and not end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def print_json(value: Any) -> None:

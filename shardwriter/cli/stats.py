@@ -10,26 +10,31 @@ import typer
 from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reading_bar, reported
 
 
-class _Check(str, Enum):
+class Check(str, Enum):
+    """What ``--check`` takes."""
+
     none = "none"
     length = "length"
     crc = "crc"
 
 
+PathsArgument = Annotated[
+    list[str],
+    typer.Argument(help="Folders, files, dataset names, train@16, or globs.", metavar="PATH..."),
+]
+CheckOption = Annotated[
+    Check,
+    typer.Option(metavar="CHECK", help="What to prove: crc (every byte), length, or none."),
+]
+AllShardsOption = Annotated[
+    bool, typer.Option("--all-shards", help="Show every shard, however many there are.")
+]
+
+
 def stats(
-    paths: Annotated[
-        list[str],
-        typer.Argument(
-            help="Folders, files, dataset names, train@16, or globs.", metavar="PATH..."
-        ),
-    ],
-    check: Annotated[
-        _Check,
-        typer.Option(metavar="CHECK", help="What to prove: crc (every byte), length, or none."),
-    ] = _Check.crc,
-    all_shards: Annotated[
-        bool, typer.Option("--all-shards", help="Show every shard, however many there are.")
-    ] = False,
+    paths: PathsArgument,
+    check: CheckOption = Check.crc,
+    all_shards: AllShardsOption = False,
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
