@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import shardwriter
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -45,6 +47,17 @@ def test_python_examples_run_as_printed(workplace: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "1000 records" in done.stdout
     assert "OK: 1,000 records in 16 shards" in done.stdout
+
+
+def test_beam_examples_run_as_printed(workplace: Path) -> None:
+    pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
+    code = "\n".join(blocks("py"))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=workplace, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "999.0\n"
+    shardwriter.verify(workplace / "out" / "rows@16")
 
 
 def test_commands_run_as_printed(workplace: Path) -> None:
