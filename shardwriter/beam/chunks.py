@@ -174,10 +174,9 @@ class ChunkMaker:
                 if last is not None:
                     yield last
                 last = key, chunk
-        except BaseException:
-            for mine in growing.values():
+        finally:
+            for mine in growing.values():  # there are some only where it was stopped
                 mine.writer.discard()
-            raise
         facts.num_items = num_items()
         facts.key_sum = key_sum
         key, chunk = last or (self._cut.key(run, 0), Chunk(run, 0, 0))
