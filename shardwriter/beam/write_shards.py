@@ -168,7 +168,7 @@ class WriteShards(beam.PTransform):
             | "Spread" >> beam.Reshuffle()
             | "MakeChunks" >> beam.ParDo(ChunkBucket(task)).with_output_types(Keyed)
         )
-        return chunks | "Shuffle" >> Join(task) | "Publish" >> Publish(task)
+        return _published(_joined(chunks, task), task)
 
     def _from_source(self, pcoll: Any) -> Any:
         if self._source is None or self._key is not None:
@@ -186,8 +186,8 @@ class WriteShards(beam.PTransform):
             made = numbers | "WriteShard" >> beam.ParDo(WriteShard(task)).with_output_types(Keyed)
         else:
             chunks = numbers | "MakeChunks" >> beam.ParDo(MakeChunks(task)).with_output_types(Keyed)
-            made = chunks | "Shuffle" >> Join(task)
-        return made | "Publish" >> Publish(task)
+            made = _joined(chunks, task)
+        return _published(made, task)
 
     def _task(self, *, dry_run: bool) -> Task:
         options = self._options
@@ -217,35 +217,21 @@ def is_dry_run(pipeline: beam.Pipeline) -> bool:
     return bool(pipeline.options.view_as(TestOptions).dry_run)
 
 
-class Join(beam.PTransform):
-    """From chunks, by block and shard, to finished shards."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__()
-        self._task = task
-
-    def expand(self, pcoll: Any) -> Any:
-        """Make this part of the graph."""
-        return (
-            pcoll
-            | "GroupChunks" >> beam.GroupByKey()
-            | "WritePart" >> beam.ParDo(WritePart(self._task)).with_output_types(Keyed)
-            | "GroupParts" >> beam.GroupByKey()
-            | "JoinShard" >> beam.ParDo(JoinShard(self._task)).with_output_types(Keyed)
-        )
+def _joined(chunks: Any, task: Task) -> Any:
+    """Go from chunks, by block and shard, to finished shards."""
+    return (
+        chunks
+        | "GroupChunks" >> beam.GroupByKey()
+        | "WritePart" >> beam.ParDo(WritePart(task)).with_output_types(Keyed)
+        | "GroupParts" >> beam.GroupByKey()
+        | "JoinShard" >> beam.ParDo(JoinShard(task)).with_output_types(Keyed)
+    )
 
 
-class Publish(beam.PTransform):
-    """From finished shards, all under key 0, to the text of the manifest."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__()
-        self._task = task
-
-    def expand(self, pcoll: Any) -> Any:
-        """Make this part of the graph."""
-        return (
-            pcoll
-            | "GroupShards" >> beam.GroupByKey()
-            | "Manifest" >> beam.ParDo(PublishAll(self._task)).with_output_types(str)
-        )
+def _published(made: Any, task: Task) -> Any:
+    """Go from finished shards, all under key 0, to the text of the manifest."""
+    return (
+        made
+        | "GroupShards" >> beam.GroupByKey()
+        | "Manifest" >> beam.ParDo(PublishAll(task)).with_output_types(str)
+    )
