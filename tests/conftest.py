@@ -48,6 +48,14 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def standard_streams() -> Iterator[None]:
+    """A test that closes a standard stream gives its number to somebody else's file."""
+    before = [os.fstat(number)[:3] for number in range(3)]
+    yield
+    assert [os.fstat(number)[:3] for number in range(3)] == before
+
+
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Mark the processes that the test starts; none may be left of them."""

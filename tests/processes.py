@@ -26,6 +26,16 @@ def marked(mark):
     return found
 
 
+def open_below(folder):
+    """Return how many files below a folder this process holds open.
+
+    Not all that it holds: other tests' libraries close theirs when they like.
+    """
+    inside = os.path.realpath(folder) + os.sep
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sum(os.path.realpath(link).startswith(inside) for link in links)
+
+
 def _stat(process):
     """State, parent and what follows them; nothing where the process has ended."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import gzip
 import io
 import math
@@ -588,6 +589,7 @@ def test_rows_that_are_no_longer_what_they_were_are_refused_even_when_time_stand
 
 def test_more_files_than_may_be_open_are_one_table(table, tmp_path, monkeypatch):
     monkeypatch.setattr(csv_source, "_MAX_OPEN_FILES", 3)
+    gc.collect()  # what tests before have left behind
     before = len(os.listdir("/proc/self/fd"))
     contents = [f"a,b\n{i},x\n{i},y\n" for i in range(30)]
     contents[5] = gzip.compress(contents[5].encode())
@@ -598,7 +600,7 @@ def test_more_files_than_may_be_open_are_one_table(table, tmp_path, monkeypatch)
     # Three, the offsets, and what was unpacked.
     assert len(os.listdir("/proc/self/fd")) <= before + 6
     del source
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_the_fingerprint_of_a_compressed_file_is_that_of_the_file(table, tmp_path):

@@ -300,7 +300,7 @@ def test_open_files_travel_as_open_files(tmp_path):
     assert found["file"].read(0, 7) == b"content"
     found["file"].close()
     with pytest.raises(TypeError, match="open file"):
-        pickle.dumps(Descriptor(0))
+        pickle.dumps(Descriptor(os.open(os.devnull, os.O_RDONLY)))
 
 
 @pytest.mark.parametrize("item", [b"", None, 0, {"a": [1, "__main__"]}, np.arange(3), "__main__"])

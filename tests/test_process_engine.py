@@ -741,7 +741,7 @@ def test_nothing_is_left_open_after_many_writes(tmp_path):
         with pytest.raises(sw.DataError):
             sw.write(Rows() if i % 2 else [b"x"] * 9, tmp_path / "u@4", map=fail, workers=2)
     gc.collect()
-    assert open_files() == before
+    assert open_files() <= before  # fewer: a library of other tests has closed one of its own
     assert children(os.getpid()) == started  # none is left, not even one that has ended
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 
 import pytest
+from processes import open_below
 
 from shardwriter.errors import StorageError
 from shardwriter.storage import LocalStorage
@@ -210,13 +211,12 @@ class TestLocalStorage(StorageContract):
             storage.list(__file__)
 
     def test_closed_files_hold_no_descriptor(self, storage, root):
-        before = len(os.listdir("/proc/self/fd"))
         for name in "abc":
             self.put(storage, f"{root}/{name}", b"x")
             storage.append(f"{root}/{name}", 1).close()
             with pytest.raises(StorageError):
                 storage.append(f"{root}/{name}", 2)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_below(root) == 0
 
 
 class TestLocalStorageWithFewDescriptors(TestLocalStorage):
@@ -227,16 +227,15 @@ class TestLocalStorageWithFewDescriptors(TestLocalStorage):
         return LocalStorage(max_open=2)
 
     def test_no_more_descriptors_are_held_than_allowed(self, storage, root):
-        before = len(os.listdir("/proc/self/fd"))
         files = [storage.create(f"{root}/{n}") for n in range(50)]
         for turn in range(3):
             for file in files:
                 file.write(b"%d" % turn)
-            assert len(os.listdir("/proc/self/fd")) <= before + 2
+            assert open_below(root) == 2
         for file in files:
             file.close()
         assert {self.get(f"{root}/{n}") for n in range(50)} == {b"012"}
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_below(root) == 0
 
 
 def test_at_least_one_file_can_be_open(tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import open_below
 
 import shardwriter as sw
 from shardwriter.compression import open_stream
@@ -119,12 +120,11 @@ def test_reading_order_is_that_of_the_law(num_shards, kept):
 def test_more_shards_than_may_be_open(tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord_source, "_MAX_OPEN_FILES", 3)
     sw.write(rows(60), tmp_path / "x@20")
-    before = len(os.listdir("/proc/self/fd"))
     source = TFRecordFiles(str(tmp_path / "x"))
     assert [decode_example(r)["x"][0] for r in records_of(source)] == list(range(60))
-    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    assert open_below(tmp_path) <= 4
     del source
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == 0
 
 
 def test_the_schema_of_a_cut_copy_is_not_known(tmp_path):
