@@ -10,10 +10,12 @@ would be lost to the reader of a damaged file.
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NoReturn, Protocol
 
@@ -359,6 +361,20 @@ class OpenStream:
     def tell(self) -> int:
         """Return how many bytes of the file were read."""
         return self._file.tell()
+
+    def reader_at(self) -> Callable[[int, int], bytes]:
+        """Return what reads the file itself, by number of bytes and offset, without its stream.
+
+        Fewer bytes come at the end of the file. It may move the stream.
+        """
+        if isinstance(self._file, io.FileIO):
+            return partial(os.pread, self._file.fileno())
+
+        def read_at(num_bytes: int, offset: int) -> bytes:
+            self._file.seek(offset)
+            return self._file.read(num_bytes)
+
+        return read_at
 
     @property
     def file_crc32c(self) -> int | None:

@@ -8,9 +8,14 @@ the processor's CRC instructions. It wants ``bytes`` (or a read-only numpy array
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
 from google_crc32c import extend as _extend
 from google_crc32c import value as crc32c
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "MASK_DELTA",
@@ -24,7 +29,7 @@ __all__ = [
 MASK_DELTA = 0xA282EAD8
 
 
-def extend_crc32c(crc: int, data: bytes) -> int:
+def extend_crc32c(crc: int, data: bytes | NDArray[np.uint8]) -> int:
     """Return the CRC of a stream that had ``crc`` so far and goes on with ``data``."""
     return int(_extend(crc, data))
 

@@ -10,12 +10,13 @@ from isal import isal_zlib
 
 from shardwriter.compressed_writer import EMPTY_DEFLATE
 from shardwriter.compression import DEFLATE_ERROR, RAW_WBITS, Compression, InflateStream
+from shardwriter.cursor import ByteStream
 from shardwriter.errors import CorruptFile
 from shardwriter.index import Index, Place
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES
-from shardwriter.tfrecord_reader import ByteStream, read_frames
+from shardwriter.tfrecord_reader import read_frames
 
 _MIN_KEPT: Final = 64  # members; up to here of a megabyte each, of more shards smaller
 _MAX_KEPT: Final = 1024

@@ -8,14 +8,17 @@ CRC makes other readers crash.)
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from shardwriter.crc32c import MASK_DELTA, crc32c
+from shardwriter.cursor import ByteStream, Cursor
 from shardwriter.errors import CorruptFile, OptionError
 from shardwriter.tfrecord import (
     FOOTER_BYTES,
+    FRAME_BYTES,
     HEADER_BYTES,
     HEADER_CACHE_SIZE,
     MAX_PAYLOAD_BYTES,
@@ -27,37 +30,45 @@ Check = Literal["none", "length", "crc"]
 
 _HEADER = struct.Struct("<QI")
 _U32 = struct.Struct("<I")
-_READ_BYTES = 1 << 20
-
-
-class ByteStream(Protocol):
-    """What a reader needs of a file: up to ``size`` bytes, none of them at the end."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return up to ``size`` bytes; b"" at the end of the stream."""
+_U64 = struct.Struct("<Q")
+_ZEROS = re.compile(b"\0*")
+_ZEROS_KEPT: Final = 9  # a length of 0 is eight; the search for a frame begins one byte further on
 
 
 class Defect(NamedTuple):
     """One thing wrong with a file.
 
     Attributes:
-        kind: The broken rule: ``length-crc``, ``payload-crc``, ``no-crc``, ``truncated``,
-            ``impossible-length``, ``torn-tail``, or a kind of :mod:`shardwriter.compression`.
-        record_index: Index in the file of the (first) record concerned.
+        kind: The broken rule: ``length-crc``, ``payload-crc``, ``no-crc``, ``unmasked-crc``,
+            ``truncated``, ``impossible-length``, ``torn-tail``, or a kind of
+            :mod:`shardwriter.compression`.
+        record_index: Index in the file of the (first) record concerned; None where that is not
+            known, behind a break in the framing.
         offset: Byte offset of its frame in the uncompressed stream.
         detail: What was found, in words.
-        num_records: How many records the defect covers.
+        num_records: How many records are lost with it; None where that is not known.
+        resync_offset: Where the next frame begins that is provably good, behind a break.
+        num_recoverable: Good records that ordinary readers do not reach because of the defect.
     """
 
     kind: str
-    record_index: int
+    record_index: int | None
     offset: int
     detail: str
-    num_records: int = 1
+    num_records: int | None = 1
+    resync_offset: int | None = None
+    num_recoverable: int = 0
 
 
-def _raise(path: str | None) -> Callable[[Defect], None]:
+BREAKS: Final = frozenset(["length-crc", "impossible-length"])
+"""Kinds behind which it is not known where the next frame begins."""
+
+
+def _raise(cursor: Cursor, path: str | None) -> Callable[[Defect], None]:
     def on_defect(defect: Defect) -> None:
+        if cursor.broken is not None and defect.kind == cursor.broken.kind:
+            cursor.broken.record_index, cursor.broken.offset = defect.record_index, defect.offset
+            raise cursor.broken
         raise CorruptFile(
             defect.detail,
             kind=defect.kind,
@@ -97,47 +108,66 @@ def read_frames(
     """
     if check not in get_args(Check):
         raise OptionError(f"check is {check!r}", hint="none, length or crc")
-    report = on_defect or _raise(path)
+    cursor = Cursor(stream)
+    yield from judge_frames(
+        cursor, check, on_defect or _raise(cursor, path), max_payload_bytes=max_payload_bytes
+    )
+
+
+def judge_frames(
+    cursor: Cursor,
+    check: Check,
+    report: Callable[[Defect], None],
+    *,
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    take_unmasked: bool = False,
+) -> Iterator[bytes]:
+    """Yield payloads from where a cursor stands: the one place that says what is wrong.
+
+    The cursor stands behind the frame whose payload was yielded, so that another can go on there;
+    where a break was told it stands at the broken frame.
+
+    Args:
+        cursor: Where to read.
+        check: What to prove.
+        report: Told of each defect.
+        max_payload_bytes: A longer length is a defect.
+        take_unmasked: Yield the records too whose checksums are right but for the mask.
+    """
     known_headers: dict[int, int] = {}  # length -> its masked CRC
-    unproven: _Unproven | None = None
-    zeros_left = False  # the stream ends in zeros that are no whole frame
-    buffer = b""
-    start = 0  # of the current frame, in buffer
-    base = 0  # offset of buffer[0] in the stream
-    record_index = 0
+    run: _Run | None = None
     verify_payload = check == "crc"
     verify_length = check != "none"
-    broken: CorruptFile | None = None  # the stream itself can not go on
+    buffer, start = cursor.buffer, cursor.start
 
-    def read(size: int) -> bytes:
-        nonlocal broken
-        try:
-            return stream.read(size)
-        except CorruptFile as error:
-            if on_defect is None:
-                error.record_index, error.offset = record_index, base + start
-                raise
-            broken = error
-            return b""
+    def tell(kind: str, detail: str, num_records: int | None = None) -> None:
+        nonlocal run
+        offset = end_of_zeros = cursor.offset
+        if run is not None:
+            zeros = run.tail if num_records is None else None
+            if zeros is not None:
+                # They may stand where any number of records was, and the last of them may be the
+                # first bytes of a frame: it is looked for from there.
+                cursor.record_index, offset = zeros
+                num_bytes = end_of_zeros - offset
+                detail = f"{num_bytes:,} zero bytes, and no frame behind them: {detail}"
+                cursor.start -= min(cursor.start, _ZEROS_KEPT)
+            if run.first < cursor.record_index:
+                report(run.defect(cursor.record_index))
+            run = None
+        report(Defect(kind, cursor.record_index, offset, detail, num_records))
 
-    def tell(kind: str, detail: str) -> None:
-        nonlocal unproven
-        if unproven is not None:
-            report(unproven.defect(record_index))
-            unproven = None
-        report(Defect(kind, record_index, base + start, detail))
+    def fetch(num_bytes: int) -> bool:
+        nonlocal buffer, start
+        kept = 0 if run is None or run.tail is None else min(start, _ZEROS_KEPT)
+        cursor.start = start - kept
+        is_whole = cursor.ensure(kept + num_bytes)
+        cursor.start += kept
+        buffer, start = cursor.buffer, cursor.start
+        return is_whole
 
     while True:
-        left = len(buffer) - start
-        if left < HEADER_BYTES:
-            more = read(_READ_BYTES)
-            buffer, base, start = buffer[start:] + more, base + start, 0
-            if more:
-                continue
-            if left and broken is None:
-                zeros_left = unproven is not None and unproven.ends_in_zeros and not any(buffer)
-                if not zeros_left:
-                    tell("truncated", f"file ends after {left} bytes of a 12-byte header")
+        if len(buffer) - start < HEADER_BYTES and not fetch(HEADER_BYTES):
             break
         length, length_crc = _HEADER.unpack_from(buffer, start)
         expected = known_headers.get(length)
@@ -145,116 +175,169 @@ def read_frames(
             expected = _HEADER.unpack(frame_header(length))[1]
             if len(known_headers) < HEADER_CACHE_SIZE:
                 known_headers[length] = expected
-        no_crc = verify_length and length_crc == 0 and length_crc != expected
-        if verify_length and length_crc != expected and not no_crc:
-            detail = f"length CRC is {length_crc:08x}, should be {expected:08x}"
-            if record_index == 0:
-                detail += " (is this a TFRecord file?)"
-            tell("length-crc", detail)
-            break
+        odd: str | None = None  # how the frame's checksums are wrong, if they are so on purpose
+        if verify_length and length_crc != expected:
+            cursor.start = start
+            odd = _odd_kind(length, length_crc)
+            if odd is None:
+                tell("length-crc", _wrong_length_crc(length_crc, expected, cursor.record_index))
+                return
         if length > max_payload_bytes:
+            cursor.start = start
             detail = f"length of {length:,} bytes is over the limit of {max_payload_bytes:,}"
             tell("impossible-length", detail)
-            break
+            return
         end = start + HEADER_BYTES + length + FOOTER_BYTES
         if end > len(buffer):
-            buffer, base, start, end = _read_rest(read, buffer, base, start, end)
-            if end > len(buffer):
-                if broken is not None:
-                    break
-                have = len(buffer) - start - HEADER_BYTES
-                zeros_left = no_crc and length == 0 and not any(buffer[start:])
-                if zeros_left:
-                    break
-                detail = f"{min(have, length):,} of {length:,} payload bytes"
-                if have >= length:
-                    detail = f"{have - length} of 4 bytes of the payload's CRC"
-                tell("truncated", f"file ends after {detail}")
+            frame_bytes = end - start
+            if not fetch(frame_bytes):
                 break
+            end = start + frame_bytes
         payload = buffer[start + HEADER_BYTES : end - FOOTER_BYTES]
-        if verify_payload or no_crc:
+        if verify_payload or odd is not None:
             (stored,) = _U32.unpack_from(buffer, end - FOOTER_BYTES)
             crc = crc32c(payload)
-            right = stored == ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
-            if no_crc:
-                if stored == 0:
-                    if unproven is None:
-                        unproven = _Unproven(record_index, base + start)
-                    unproven.add(record_index, base + start, length)
-                    record_index += 1
-                    start = end
-                    continue
-                tell("length-crc", f"length CRC is 00000000, should be {expected:08x}")
-                break
-            if not right:
-                detail = f"payload of {length:,} bytes does not have its CRC {stored:08x}"
-                tell("payload-crc", detail)
-                record_index += 1
-                start = end
+            if odd is not None:
+                if stored != (0 if odd == "no-crc" else crc):
+                    tell("length-crc", _wrong_length_crc(length_crc, expected, cursor.record_index))
+                    return
+                if run is not None and run.kind != odd:
+                    report(run.defect(cursor.record_index))
+                    run = None
+                if run is None:
+                    run = _Run(odd, cursor.record_index, cursor.base + start)
+                run.add(cursor.record_index, cursor.base + start, length)
+                count = 1
+                if odd == "no-crc" and not length:  # zeros come by the gigabyte
+                    zeros = _ZEROS.match(buffer, start)
+                    assert zeros is not None
+                    count = (zeros.end() - start) // FRAME_BYTES
+                    end = start + count * FRAME_BYTES
+                cursor.record_index += count
+                cursor.start = start = end
+                if take_unmasked and odd == "unmasked-crc":
+                    yield payload
+                    buffer, start = cursor.buffer, cursor.start
                 continue
-        if unproven is not None:
-            report(unproven.defect(record_index))
-            unproven = None
-        record_index += 1
-        start = end
+            if stored != ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF:
+                cursor.start = start
+                detail = f"payload of {length:,} bytes does not have its CRC {stored:08x}"
+                tell("payload-crc", detail, 1)
+                cursor.record_index += 1
+                frame_bytes = end - start
+                fetch(frame_bytes + HEADER_BYTES)
+                end = start + frame_bytes
+                wrong = None
+                if cursor.size is not None:  # broken deflate data repeats frames inside of others
+                    wrong = _wrong_header(buffer[end : end + HEADER_BYTES])
+                if verify_length and wrong is not None:
+                    # The frame may have been cut, and others written behind it: they are looked
+                    # for from its beginning.
+                    detail = _wrong_length_crc(*wrong, cursor.record_index)
+                    at = cursor.base + end
+                    report(Defect("length-crc", cursor.record_index, at, detail, None))
+                    return
+                cursor.start = start = end
+                continue
+        if run is not None:
+            report(run.defect(cursor.record_index))
+            run = None
+        cursor.record_index += 1
+        cursor.start = start = end
         yield payload
+        buffer, start = cursor.buffer, cursor.start
 
-    if broken is not None:
-        tell(broken.kind, broken.message)
-    elif unproven is not None or zeros_left:
-        unproven = unproven or _Unproven(record_index, base + start)
-        for defect in unproven.defects_at_end(record_index, base + start, base + len(buffer)):
+    cursor.start = start
+    rest = buffer[start:]
+    ends_in_zeros = not any(rest) and (
+        (run is not None and run.tail is not None)
+        if len(rest) < HEADER_BYTES
+        else verify_length and len(rest) < FRAME_BYTES
+    )
+    if cursor.broken is not None:
+        tell(cursor.broken.kind, cursor.broken.message)
+    elif rest and not ends_in_zeros:
+        tell("truncated", _how_cut(rest))
+    elif run is not None or rest:
+        run = run or _Run("no-crc", cursor.record_index, cursor.offset)
+        stop = cursor.offset + len(rest)
+        for defect in run.defects_at_end(cursor.record_index, cursor.offset, stop):
             report(defect)
 
 
-class _Unproven:
-    """A run of frames whose two CRC fields are zero, and the all-zero frames that it ends in."""
+def _odd_kind(length: int, length_crc: int) -> str | None:
+    """Name what some writers do on purpose, or out of ignorance of the mask."""
+    if length_crc == 0:
+        return "no-crc"
+    return "unmasked-crc" if length_crc == crc32c(_U64.pack(length)) else None
 
-    def __init__(self, record_index: int, offset: int) -> None:
-        self._first = record_index
+
+def _wrong_header(header: bytes) -> tuple[int, int] | None:
+    """Return the length CRC of a header that nobody writes, and what it should be."""
+    if len(header) < HEADER_BYTES:
+        return None
+    length, length_crc = _HEADER.unpack(header)
+    expected = _HEADER.unpack(frame_header(length))[1]
+    is_odd = length <= MAX_PAYLOAD_BYTES and _odd_kind(length, length_crc) is not None
+    if length_crc == expected or is_odd:
+        return None
+    return length_crc, expected
+
+
+def _wrong_length_crc(found: int, expected: int, record_index: int) -> str:
+    detail = f"length CRC is {found:08x}, should be {expected:08x}"
+    return detail + " (is this a TFRecord file?)" * (record_index == 0)
+
+
+def _how_cut(rest: bytes) -> str:
+    if len(rest) < HEADER_BYTES:
+        return f"file ends after {len(rest)} bytes of a 12-byte header"
+    (length,) = _U64.unpack_from(rest)
+    have = len(rest) - HEADER_BYTES
+    if have < length:
+        return f"file ends after {have:,} of {length:,} payload bytes"
+    return f"file ends after {have - length} of 4 bytes of the payload's CRC"
+
+
+class _Run:
+    """Frames in a row whose checksums are zero, or not masked.
+
+    Of those that are zero it knows the all-zero frames that it ends in: nobody may have written
+    them.
+    """
+
+    def __init__(self, kind: str, record_index: int, offset: int) -> None:
+        self.kind = kind
+        self.first = record_index
+        self.tail: tuple[int, int] | None = None  # record index and offset
         self._offset = offset
-        self._tail: tuple[int, int] | None = None  # record index and offset
-
-    @property
-    def ends_in_zeros(self) -> bool:
-        return self._tail is not None
 
     def add(self, record_index: int, offset: int, payload_bytes: int) -> None:
-        if payload_bytes:
-            self._tail = None
-        elif self._tail is None:
-            self._tail = record_index, offset
+        if payload_bytes or self.kind != "no-crc":
+            self.tail = None
+        elif self.tail is None:
+            self.tail = record_index, offset
 
     def defect(self, stop: int) -> Defect:
-        count = stop - self._first
-        detail = f"{count:,} record(s) whose CRC fields are zero: nothing proves them"
-        return Defect("no-crc", self._first, self._offset, detail, count)
+        count = stop - self.first
+        if self.kind == "no-crc":
+            detail = f"{count:,} record(s) whose CRC fields are zero: nothing proves them"
+            return Defect(self.kind, self.first, self._offset, detail, count)
+        detail = (
+            f"{count:,} record(s) whose CRCs are right, but not masked: their writer left out the "
+            "mask, and TensorFlow refuses them"
+        )
+        return Defect(self.kind, self.first, self._offset, detail, count, num_recoverable=count)
 
     def defects_at_end(self, stop: int, offset: int, stream_bytes: int) -> Iterator[Defect]:
         """Split what a writer left unproven from zeros that nobody wrote."""
-        tail, tail_offset = self._tail or (stop, offset)
-        if tail > self._first:
+        tail, tail_offset = self.tail or (stop, offset)
+        if tail > self.first:
             yield self.defect(tail)
         if tail_offset < stream_bytes:
             zeros = stream_bytes - tail_offset
             detail = f"{zeros:,} zero bytes at the end: a tail that was never written"
             yield Defect("torn-tail", tail, tail_offset, detail, 0)
-
-
-def _read_rest(
-    read: Callable[[int], bytes], buffer: bytes, base: int, start: int, end: int
-) -> tuple[bytes, int, int, int]:
-    """Read on until the frame [start, end) of ``buffer`` is whole, or the stream ends."""
-    pieces = [buffer[start:]]
-    missing = end - len(buffer)
-    while missing > 0:
-        # Asking for no more than a block at a time: a wrong length takes no memory it does not use.
-        piece = read(min(max(missing, _READ_BYTES), 64 << 20))
-        if not piece:
-            break
-        pieces.append(piece)
-        missing -= len(piece)
-    return b"".join(pieces), base + start, 0, end - start
 
 
 def read_records(path: str | os.PathLike[str], *, check: Check = "crc") -> Iterator[bytes]:

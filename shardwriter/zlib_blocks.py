@@ -43,7 +43,7 @@ def zlib_blocks(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         begin, stream_end = len(ZLIB_HEAD), 0
         while begin < stop:
-            found = _block(data, begin)
+            found = block_at(data, begin)
             if found is None or found[0] > stop:
                 raise CorruptFile(
                     f"a zlib stream that can not be entered at byte {begin:,} of the file",
@@ -55,7 +55,7 @@ def zlib_blocks(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
             yield begin, stream_end
 
 
-def _block(data: mmap.mmap, begin: int) -> tuple[int, int] | None:
+def block_at(data: bytes | mmap.mmap, begin: int) -> tuple[int, int] | None:
     """Return the end of the block that begins there, and its uncompressed bytes."""
     inflater = zlib.decompressobj(wbits=RAW_WBITS)
     inflated_bytes, fed = 0, begin
