@@ -1,24 +1,25 @@
-"""Batches of payloads -> columns: all payloads of a batch are walked through in lockstep.
-
-At every step the same field of all n rows is read, with numpy: ``at`` and ``ends`` are ``int64[n]``
-positions in the joined payloads. Where the rows differ in layout they are read one by one.
-"""
+"""Batches of payloads -> columns: read together where they can be, else one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import WireError
-from shardwriter.example_wire import KIND_OF_TAG, TAG_1, TAG_2, Values, decode_example
+from shardwriter.example_bodies import SingleBlobs, in_rows
+from shardwriter.example_lockstep import Part, read_in_lockstep
+from shardwriter.example_plain import decode_plain_example
+from shardwriter.example_wire import Values, decode_example
 from shardwriter.feature_values import UNSET, Unset
-from shardwriter.varint import decode_varints
 
 DecodedColumn: TypeAlias = "NDArray[np.int64] | NDArray[np.float32] | list[Values | Unset | None]"
+PlainColumn: TypeAlias = "DecodedColumn | SingleBlobs"
+
+# Rows over this gain nothing from being read together, and would have to be copied for it.
+_MAX_ROW_BYTES: Final = 1 << 14
 
 
 def decode_columns(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
@@ -39,33 +40,102 @@ def decode_columns(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
         payloads: The payloads of n records.
 
     Returns:
-        The columns by name, in the order of first appearance.
+        The columns by name; in the order of the first record, if the others have the same.
 
     Raises:
         WireError: A payload is not the bytes of an Example; ``record_index`` is its place in
             ``payloads``.
     """
-    if len(payloads) > 1:
+    found, plain = decode_plain_columns(payloads)
+    columns = {
+        name: column.in_lists() if isinstance(column, SingleBlobs) else column
+        for name, column in found.items()
+    }
+    odd = np.flatnonzero(~plain).tolist()
+    if not odd:
+        return columns
+    rows = {}
+    for row in odd:
         try:
-            return _decode_lockstep(payloads)
-        except (_UnevenError, WireError, UnicodeDecodeError):
-            pass  # one by one
-    return _decode_rows(payloads)
-
-
-def _decode_rows(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
-    columns: dict[str, list[Values | Unset | None]] = {}
-    for row, payload in enumerate(payloads):
-        try:
-            features = decode_example(payload)
+            rows[row] = decode_example(payloads[row])
         except WireError as error:
             error.record_index = row
             raise
+    return put_rows(columns, rows, len(payloads))
+
+
+def decode_plain_columns(
+    payloads: Sequence[bytes],
+) -> tuple[dict[str, PlainColumn], NDArray[np.bool_]]:
+    """Read those of a batch that are sure to be Examples and in the form that writers write.
+
+    Args:
+        payloads: The payloads of n records, of any protos or none.
+
+    Returns:
+        The columns of `decode_columns`, but that those with one bytes value in each row may come
+        as `SingleBlobs`; and ``bool[n]``: the rows that were read. Each byte of
+        them belongs to a known field. The other rows have no features here; whether they are
+        Examples has to be found out.
+    """
+    num_rows = len(payloads)
+    if num_rows < 2 or sum(map(len, payloads)) > _MAX_ROW_BYTES * num_rows:
+        rows = {}
+        for row, payload in enumerate(payloads):
+            features = decode_plain_example(payload)
+            if features is not None:
+                rows[row] = features
+        plain = np.zeros(num_rows, np.bool_)
+        plain[list(rows)] = True
+        return {**put_rows({}, rows, num_rows)}, plain
+    parts, plain = read_in_lockstep(payloads)
+    columns: dict[str, PlainColumn] = {}
+    for name, part in parts.items():
+        column = _column(part, plain)
+        if column is not None:
+            columns[name] = column
+    return columns, plain
+
+
+def put_rows(
+    columns: Mapping[str, PlainColumn],
+    rows: Mapping[int, Mapping[str, Values | None]],
+    num_rows: int,
+) -> dict[str, DecodedColumn]:
+    """Put records that were read one by one into the columns of their batch.
+
+    Args:
+        columns: The columns of all other rows.
+        rows: The features of some rows, as `decode_example` gives them.
+        num_rows: Rows of the batch.
+
+    Returns:
+        The columns of all rows.
+    """
+    listed: dict[str, list[Values | Unset | None]] = {}
+    for name, column in columns.items():
+        listed[name] = list(in_rows(column))
+    for row, features in rows.items():
         for name, value in features.items():
-            if name not in columns:
-                columns[name] = [None] * len(payloads)
-            columns[name][row] = UNSET if value is None else value
-    return {name: _stack(values) for name, values in columns.items()}
+            if name not in listed:
+                listed[name] = [None] * num_rows
+            listed[name][row] = UNSET if value is None else value
+    return {name: _stack(values) for name, values in listed.items()}
+
+
+def _column(part: Part, plain: NDArray[np.bool_]) -> PlainColumn | None:
+    """Give the cells of a feature their rows; None where no plain row has it."""
+    rows, cells = part
+    kept = plain[rows]
+    if rows.size == plain.size and kept.all():
+        return cells
+    if not kept.any():
+        return None
+    column: list[Values | Unset | None] = [None] * plain.size
+    for row, cell, keep in zip(rows.tolist(), in_rows(cells), kept.tolist(), strict=True):
+        if keep:
+            column[row] = cell
+    return column
 
 
 def _stack(values: list[Values | Unset | None]) -> DecodedColumn:
@@ -75,108 +145,3 @@ def _stack(values: list[Values | Unset | None]) -> DecodedColumn:
         return values
     stacked: Any = np.stack(arrays)
     return cast("DecodedColumn", stacked)
-
-
-# Zeros after the last payload: a size that is cut off there is looked for up to 4 bytes on.
-_PADDING: Final = 8
-
-
-class _UnevenError(Exception):
-    """The payloads differ in layout, or are not plain: they have to be read one by one."""
-
-
-def _decode_lockstep(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
-    """Read payloads that have the same names in the same order, and one kind for each.
-
-    Everything that is not in the form that nearly all writers write leads to `_UnevenError`, and
-    so does every defect: reading one by one then says which payload has it.
-    """
-    blob = b"".join(payloads)
-    sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
-    ends = np.cumsum(sizes)
-    data = np.frombuffer(blob + bytes(_PADDING), np.uint8)
-    cursor, features_end = _enter(data, ends - sizes, TAG_1)
-    _require(features_end == ends)
-    columns: dict[str, DecodedColumn] = {}
-    while (cursor < ends).any():
-        entry, entry_end = _enter(data, cursor, TAG_1)
-        _require(entry_end <= ends)
-        name_at, name_end = _enter(data, entry, TAG_1)
-        _require(name_end < entry_end)
-        name = blob[name_at[0] : name_end[0]]
-        for start, end in zip(name_at.tolist(), name_end.tolist(), strict=True):
-            if blob[start:end] != name:
-                raise _UnevenError
-        feature, feature_end = _enter(data, name_end, TAG_2)
-        _require(feature_end == entry_end)
-        key = name.decode()
-        if key in columns:
-            raise _UnevenError
-        columns[key] = _decode_features(blob, data, feature, entry_end)
-        cursor = entry_end
-    return columns
-
-
-def _decode_features(
-    blob: bytes, data: NDArray[np.uint8], at: NDArray[np.int64], ends: NDArray[np.int64]
-) -> DecodedColumn:
-    """Read a column: the Feature of row i is in ``blob[at[i]:ends[i]]``."""
-    present = np.flatnonzero(at < ends)
-    if present.size < at.size:
-        rows: list[Values | Unset | None] = [UNSET] * at.size
-        if present.size:
-            known = _decode_features(blob, data, at[present], ends[present])
-            for row, value in zip(present.tolist(), known, strict=True):
-                rows[row] = value
-        return rows
-    tag = int(data[at[0]])
-    kind = KIND_OF_TAG.get(tag)
-    items, items_end = _enter(data, at, tag)
-    _require(items_end == ends)
-    _require(items < ends)  # an empty list is rare: one by one
-    body, body_end = _enter(data, items, TAG_1)
-    _require(body_end == ends)  # one packed field, or one item
-    bodies = [blob[a:b] for a, b in zip(body.tolist(), ends.tolist(), strict=True)]
-    if kind == "bytes":
-        return [[item] for item in bodies]
-    packed = np.frombuffer(b"".join(bodies), np.uint8)
-    bounds = np.cumsum(ends - body)
-    flat: NDArray[np.int64] | NDArray[np.float32]
-    if kind == "float":
-        _require((ends - body) % 4 == 0)
-        flat, counts = packed.view("<f4").astype(np.float32), (ends - body) // 4
-    elif kind == "int64":
-        _require((body < ends) & (data[ends - 1] < 0x80))  # each row ends with its own varint
-        flat = decode_varints(packed)
-        counts = np.diff(np.cumsum(packed < 0x80)[bounds - 1], prepend=0)
-    else:
-        raise _UnevenError
-    if (counts == counts[0]).all():
-        return flat.reshape(at.size, -1)
-    splits = [0, *np.cumsum(counts).tolist()]
-    return [flat[a:b] for a, b in pairwise(splits)]
-
-
-def _require(condition: NDArray[np.bool_]) -> None:
-    if not condition.all():
-        raise _UnevenError
-
-
-def _enter(
-    data: NDArray[np.uint8], at: NDArray[np.int64], tag: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Read ``<tag> <size>`` at every position: where the contents start and end."""
-    _require(at < data.size - _PADDING)
-    _require(data[at] == tag)
-    at = at + 1
-    size = np.zeros(at.size, np.int64)
-    more = np.ones(at.size, np.bool_)
-    for shift in (0, 7, 14, 21):
-        byte = data[at]
-        size |= np.where(more, byte & 0x7F, 0).astype(np.int64) << shift
-        at += more
-        more &= byte >= 0x80
-        if not more.any():
-            _require(at + size <= data.size - _PADDING)
-            return at, at + size
-    raise _UnevenError

@@ -56,14 +56,32 @@ def decode_example(payload: bytes) -> dict[str, Values | None]:
     """
     data = bytes(payload)
     features: dict[str, Values | None] = {}
-    for tag, start, end in _fields(data, 0, len(data)):
-        if tag != TAG_1:
-            continue
-        for entry_tag, entry_start, entry_end in _fields(data, start, end):
-            if entry_tag == TAG_1:
-                name, value = _decode_entry(data, entry_start, entry_end)
-                features[name] = value
+    for tag, start, end in read_fields(data, 0, len(data)):
+        if tag == TAG_1:
+            features.update(decode_features(data, start, end))
     return features
+
+
+def decode_features(data: bytes, start: int, end: int) -> dict[str, Values | None]:
+    """Read the Features in ``data[start:end]``, as `decode_example` gives them."""
+    features: dict[str, Values | None] = {}
+    for entry_tag, entry_start, entry_end in read_fields(data, start, end):
+        if entry_tag == TAG_1:
+            name, value = _decode_entry(data, entry_start, entry_end)
+            features[name] = value
+    return features
+
+
+def decode_feature(data: bytes, start: int, end: int) -> Values | None:
+    """Read the Feature in ``data[start:end]``, likewise."""
+    feature = _FeatureParts()
+    feature.add(data, start, end)
+    return feature.values()
+
+
+def is_feature(data: bytes, start: int, end: int) -> bool:
+    """Say whether each byte of ``data[start:end]`` belongs to a known field of a Feature."""
+    return _conforms(data, start, end, "Feature")
 
 
 def payload_kind(payload: bytes) -> Literal["Example", "SequenceExample", "other"]:
@@ -87,7 +105,7 @@ def payload_kind(payload: bytes) -> Literal["Example", "SequenceExample", "other
     return "other"
 
 
-def _fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+def read_fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Walk over the fields of one message in ``data[start:end]``.
 
     Yields:
@@ -133,9 +151,9 @@ def _decode_entry(data: bytes, start: int, end: int) -> tuple[str, Values | None
         return plain
     name = ""
     feature = _FeatureParts()
-    for tag, value_start, value_end in _fields(data, start, end):
+    for tag, value_start, value_end in read_fields(data, start, end):
         if tag == TAG_1:
-            name = _decode_name(data, value_start, value_end)
+            name = decode_name(data, value_start, value_end)
         elif tag == TAG_2:
             feature.add(data, value_start, value_end)
     return name, feature.values()
@@ -160,14 +178,15 @@ def _decode_plain_entry(data: bytes, start: int, end: int) -> tuple[str, Values 
     kind = KIND_OF_TAG.get(data[at + 2])
     if kind is None:
         return None
-    name = _decode_name(data, start + 2, at)
+    name = decode_name(data, start + 2, at)
     if kind == "bytes":
         return name, [data[at + 6 : end]]
-    _check_packed(data, at + 6, end, kind)
-    return name, _unpack(data[at + 6 : end], kind, at + 6)
+    check_packed(data, at + 6, end, kind)
+    return name, unpack(data[at + 6 : end], kind, at + 6)
 
 
-def _unpack(packed: bytes, kind: Kind, offset: int) -> NDArray[np.int64] | NDArray[np.float32]:
+def unpack(packed: bytes, kind: Kind, offset: int) -> NDArray[np.int64] | NDArray[np.float32]:
+    """Read a packed list, which starts at ``offset`` of its payload."""
     if kind == "float":
         return np.frombuffer(packed, "<f4").astype(np.float32)
     if 0 < len(packed) <= _SHORT_LIST_BYTES:
@@ -180,7 +199,8 @@ def _unpack(packed: bytes, kind: Kind, offset: int) -> NDArray[np.int64] | NDArr
     return decode_varints(np.frombuffer(packed, np.uint8), offset=offset)
 
 
-def _decode_name(data: bytes, start: int, end: int) -> str:
+def decode_name(data: bytes, start: int, end: int) -> str:
+    """Read a name."""
     try:
         return data[start:end].decode()
     except UnicodeDecodeError:
@@ -197,17 +217,17 @@ class _FeatureParts:
 
     def add(self, data: bytes, start: int, end: int) -> None:
         """Merge the fields of a Feature: the same list goes on, another kind starts anew."""
-        for tag, list_start, list_end in _fields(data, start, end):
+        for tag, list_start, list_end in read_fields(data, start, end):
             kind = KIND_OF_TAG.get(tag)
             if kind is None:
                 continue
             if kind != self._kind:
                 self.values()  # what is dropped must be well-formed too
                 self._kind, self._pieces, self._offset = kind, [], list_start
-            for item_tag, item_start, item_end in _fields(data, list_start, list_end):
+            for item_tag, item_start, item_end in read_fields(data, list_start, list_end):
                 if item_tag == TAG_1:
                     if kind != "bytes":
-                        _check_packed(data, item_start, item_end, kind)
+                        check_packed(data, item_start, item_end, kind)
                 elif item_tag != _UNPACKED_TAGS.get(kind):
                     continue
                 self._pieces.append(data[item_start:item_end])
@@ -219,10 +239,11 @@ class _FeatureParts:
         if self._kind == "bytes":
             return self._pieces
         packed = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        return _unpack(packed, self._kind, self._offset)
+        return unpack(packed, self._kind, self._offset)
 
 
-def _check_packed(data: bytes, start: int, end: int, kind: Kind) -> None:
+def check_packed(data: bytes, start: int, end: int, kind: Kind) -> None:
+    """Hold a packed list against the size of its numbers."""
     if kind == "float" and (end - start) % 4:
         raise WireError("packed floats are not a multiple of 4 bytes", offset=start)
     if kind == "int64" and end > start and data[end - 1] >= 0x80:
@@ -249,7 +270,7 @@ def _conforms(data: bytes, start: int, end: int, message: str) -> bool:
     """Say whether each byte of ``data[start:end]`` belongs to a known field of ``message``."""
     known = _GRAMMAR[message]
     tags = []
-    for tag, value_start, value_end in _fields(data, start, end):
+    for tag, value_start, value_end in read_fields(data, start, end):
         held = known.get(tag)
         if held is None:
             return False
@@ -258,10 +279,10 @@ def _conforms(data: bytes, start: int, end: int, message: str) -> bool:
             if not _conforms(data, value_start, value_end, held):
                 return False
         elif held == "name":
-            _decode_name(data, value_start, value_end)
+            decode_name(data, value_start, value_end)
         elif held == "floats":
-            _check_packed(data, value_start, value_end, "float")
+            check_packed(data, value_start, value_end, "float")
         elif held == "varints":
-            _check_packed(data, value_start, value_end, "int64")
-            _unpack(data[value_start:value_end], "int64", value_start)
+            check_packed(data, value_start, value_end, "int64")
+            unpack(data[value_start:value_end], "int64", value_start)
     return not message.startswith("entry") or sorted(tags) in ([TAG_1, TAG_2], [TAG_2])

@@ -177,3 +177,21 @@ def test_images_of_the_test_data_are_read_or_refused(data_dir):
             with contextlib.suppress(ValueError):
                 found += read_header(data).width > 0
     assert found > 20
+
+
+def test_jpegs_are_measured_as_imagesize_does(data_dir):
+    """Segment by segment, where that is possible; cut off anywhere, never another size."""
+    folder = "tensorflow_data_validation/statistics/generators/testdata"
+    paths = sorted((data_dir / "tensorflow+data-validation" / folder).glob("*.jpg"))
+    assert paths
+    for path in paths:
+        data = path.read_bytes()
+        header = read_header(data)
+        size = imagesize.get(io.BytesIO(data), exif_rotation=False)
+        assert (header.width, header.height) == size
+        for end in range(4, 1200, 7):
+            try:
+                found = read_header(data[:end])
+            except ValueError:
+                continue
+            assert found == header
