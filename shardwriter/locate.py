@@ -28,7 +28,7 @@ from shardwriter.shard_sets import (
 from shardwriter.storage.inputs import absolute, inputs_for, split
 
 _INDEX_SUFFIX: Final = ".index"
-_LEDGER_SUFFIX: Final = ".errors.jsonl"
+_LEDGER_SUFFIXES: Final = (".errors.jsonl", ".lost.jsonl")
 
 _NOTATION = re.compile(r"(?P<stem>[^@]+)@(?P<n>[1-9][0-9]{0,5}|auto|\*)(?:\.[A-Za-z0-9_]+)*")
 
@@ -184,7 +184,7 @@ def _from_files(paths: Sequence[str]) -> list[ShardSet]:
 
 
 def _is_sidecar(path: str) -> bool:
-    return path.endswith((_INDEX_SUFFIX, DALI_INDEX_SUFFIX, _LEDGER_SUFFIX))
+    return path.endswith((_INDEX_SUFFIX, DALI_INDEX_SUFFIX, *_LEDGER_SUFFIXES))
 
 
 def _of_sidecars(paths: Sequence[str], sets: Sequence[ShardSet]) -> list[ShardSet]:
@@ -196,7 +196,7 @@ def _of_sidecars(paths: Sequence[str], sets: Sequence[ShardSet]) -> list[ShardSe
         directory, file_name = split(path)
         directory = directory or "."
         place = absolute(directory)
-        for suffix in (_INDEX_SUFFIX, DALI_INDEX_SUFFIX, _LEDGER_SUFFIX):
+        for suffix in (_INDEX_SUFFIX, DALI_INDEX_SUFFIX, *_LEDGER_SUFFIXES):
             file_name = file_name.removesuffix(suffix)
         parsed = by_pattern([file_name])[0]
         name = next(iter(parsed)).name if parsed else file_name

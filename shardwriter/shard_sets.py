@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from shardwriter.compression import SUFFIXES
 from shardwriter.errors import SourceError
 from shardwriter.manifest import Manifest, load_manifest, parse_manifest
 from shardwriter.naming import (
@@ -24,6 +25,7 @@ from shardwriter.storage.local import storage_errors
 
 MANIFEST_SUFFIX: Final = ".manifest.json"
 _PARTS: Final = TFRECORD_PARTS | {"tfevents"}
+_LEFTOVERS: Final = (".bak", ".tmp", ".temp", ".old", ".orig", ".part", ".partial", ".swp", "~")
 
 # Reading is more lenient than writing: numbers of any width, padded or not.
 _LOOSE_SHARD = re.compile(
@@ -189,9 +191,12 @@ def by_pattern(
 
 def says_records(pattern: ShardPattern) -> bool:
     """Tell shards of records from other files in parts: ``report-1-of-3.pdf``."""
-    if not pattern.ext and not isinstance(pattern, LoosePattern):
+    ext = pattern.ext.lower().removesuffix(SUFFIXES["gzip"])
+    if ext.endswith(_LEFTOVERS):
+        return False
+    if not ext and not isinstance(pattern, LoosePattern):
         return True
-    return not _PARTS.isdisjoint(f"{pattern.stem}{pattern.ext}".lower().split("."))
+    return not _PARTS.isdisjoint(f"{pattern.stem}{ext}".lower().split("."))
 
 
 def _same_ending(pattern: ShardPattern, manifest: Manifest | None) -> bool:
@@ -202,8 +207,13 @@ def _same_ending(pattern: ShardPattern, manifest: Manifest | None) -> bool:
 
 def looks_like_records(file_name: str) -> bool:
     """Tell whether the name of a loose file is one of records."""
-    parts = file_name.lower().split(".")[1:]
-    return DALI_INDEX_SUFFIX[1:] not in parts and not _PARTS.isdisjoint(parts)
+    name = file_name.lower()
+    stem, *parts = name.removesuffix(SUFFIXES["gzip"]).split(".")
+    if name.endswith(_LEFTOVERS) or DALI_INDEX_SUFFIX[1:] in parts:
+        return False
+    # Also data_tfrecord_eval.gz, which nothing but its stem tells.
+    words = parts or {"tfrecord", "tfrecords"}.intersection(re.split("[_-]", stem))
+    return not _PARTS.isdisjoint(words)
 
 
 def is_manifest(file_name: str) -> bool:
