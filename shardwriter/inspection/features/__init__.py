@@ -1,0 +1,1 @@
+"""Statistics of features: gathered file by file, merged, and held against each other."""

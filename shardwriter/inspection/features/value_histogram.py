@@ -1,0 +1,213 @@
+"""A histogram of numbers that is as fine as its memory allows, for quantiles and exact counts.
+
+While there are few different numbers, each has a bucket. Then numbers share one when their bits
+agree but for the last ``shift`` ones; as the bits of a float grow with the float, a bucket is a
+range, and the relative width of all is the same. The shift is the smallest with which the data have
+no more than `MAX_BUCKETS` buckets. So it follows from the data alone: histograms that were filled
+side by side, in any division, merge into what one pass would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_BUCKETS: Final = 1024
+_SMALLEST_NORMAL: Final = 2.0**-126  # of float32; no bucket from 0 on goes beyond
+_DENSE: Final = 1 << 16  # a range of keys that is counted with an array as long
+
+
+class ValueHistogram:
+    """Counts of finite numbers by ranges.
+
+    Args:
+        is_float: float32 numbers; else int64.
+
+    Attributes:
+        shift: Bits that the numbers of a bucket may differ in; 0 where each number has its own.
+        keys: ``int64[m]``, ascending: the numbers' bits without the last ``shift``; with shift 0,
+            of integers, the numbers themselves.
+        counts: ``int64[m]``.
+    """
+
+    def __init__(self, is_float: bool) -> None:
+        self._is_float = is_float
+        self.shift = 0
+        self.keys: NDArray[np.int64] = np.empty(0, np.int64)
+        self.counts: NDArray[np.int64] = np.empty(0, np.int64)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each number has its own bucket."""
+        return self.shift == 0
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The numbers of an exact histogram, ascending: ``int64[m]`` or ``float32[m]``."""
+        return _float32_of(self.keys) if self._is_float else self.keys
+
+    def add_floats(self, values: NDArray[np.float32]) -> None:
+        """Add floats; -0.0 counts as 0.0."""
+        bits = (values + np.float32(0)).view(np.int32)
+        keys = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+        self._add(*count_integers(keys >> self.shift if self.shift else keys))
+
+    def add_integers(self, values: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Add different integers, ascending, with their counts."""
+        if self.shift == 0:
+            self._add(values, counts)
+        else:
+            self._add(*_sum_equal(_keys_of_integers(values) >> self.shift, counts))
+
+    def merge(self, other: ValueHistogram) -> None:
+        """Add the counts of another histogram, which may become coarser."""
+        if self.shift < other.shift:
+            self._coarsen(other.shift)
+        elif other.shift < self.shift:
+            self._add(*other.at_shift(self.shift))
+            return
+        self._add(other.keys, other.counts)
+
+    def _add(self, keys: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        if self.keys.size:
+            keys = np.concatenate([self.keys, keys])
+            order = np.argsort(keys, kind="stable")
+            counts = np.concatenate([self.counts, counts])
+            keys, counts = _sum_equal(keys[order], counts[order])
+        self.keys, self.counts = keys, counts
+        if self.keys.size > MAX_BUCKETS:
+            self._coarsen(self._smallest_shift())
+
+    def _smallest_shift(self) -> int:
+        shift, keys = self.shift, self.keys
+        if shift == 0 and not self._is_float:
+            keys = _keys_of_integers(keys)
+        more = 0 if shift else 1
+        while np.count_nonzero(np.diff(keys >> more)) >= MAX_BUCKETS:
+            more += 1
+        return shift + more
+
+    def _coarsen(self, shift: int) -> None:
+        self.keys, self.counts = self.at_shift(shift)
+        self.shift = shift
+
+    def quantiles(self, shares: Sequence[float], low: float, high: float) -> list[float]:
+        """Return quantiles, linear between neighbours as ``numpy.quantile`` has them.
+
+        Where the histogram is not exact they are inside the right bucket: near in rank, or near in
+        value where one bucket holds many numbers.
+
+        Args:
+            shares: Between 0 and 1.
+            low: The smallest number.
+            high: The largest.
+        """
+        totals = np.cumsum(self.counts)
+        lower, upper = self._edges(low, high)
+
+        def at(index: int) -> float:
+            bucket = int(np.searchsorted(totals, index, side="right"))
+            count = int(self.counts[bucket])
+            inside = (index - (int(totals[bucket]) - count) + 0.5) / count
+            return float(lower[bucket] + (upper[bucket] - lower[bucket]) * inside)
+
+        found = []
+        for share in shares:
+            place = share * (int(totals[-1]) - 1)
+            index = int(place)
+            value = at(index)
+            if place > index:
+                value += (at(index + 1) - value) * (place - index)
+            found.append(value)
+        return found
+
+    def at_shift(self, shift: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return keys and counts as they are with a shift that is as large or larger."""
+        keys = self.keys
+        if shift and self.shift == 0 and not self._is_float:
+            keys = _keys_of_integers(keys)
+        return _sum_equal(keys >> (shift - self.shift), self.counts)
+
+    def _edges(self, low: float, high: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if self.shift == 0:
+            values = self.values.astype(np.float64)
+            return values, values
+        lower, upper = self.keys << self.shift, (self.keys + 1) << self.shift
+        if self._is_float:
+            bounds = _float32_of(lower), _float32_of(upper)
+            if max(-low, high) >= _SMALLEST_NORMAL:
+                # Beside normal numbers, what shares a bucket with 0 is nearly always 0 itself.
+                bounds[1][self.keys == 0] = 0
+        else:
+            first = np.ceil(_float64_of(lower))  # the first and the last integer of each range
+            bounds = first, np.maximum(first, np.ceil(_float64_of(upper)) - 1)
+        return np.clip(bounds[0], low, high), np.clip(bounds[1], low, high)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state with the narrowest arrays."""
+        first = int(self.keys[0]) if self.keys.size else 0
+        state = dict(self.__dict__)
+        state["keys"] = (first, _narrow((self.keys - first).view(np.uint64)))
+        state["counts"] = _narrow(self.counts.view(np.uint64))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state back."""
+        first, keys = state["keys"]
+        self.__dict__.update(state)
+        self.keys = keys.astype(np.uint64).view(np.int64) + first
+        self.counts = state["counts"].astype(np.int64)
+
+
+def count_integers(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count equal integers.
+
+    Returns:
+        The different ones, ascending, ``int64[m]``, and how often each comes, ``int64[m]``.
+    """
+    if not values.size:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    low, high = int(values.min()), int(values.max())
+    if high - low < max(_DENSE, 2 * values.size):
+        dense = np.bincount(values - values.dtype.type(low))
+        found = np.flatnonzero(dense)
+        return found + low, dense[found]
+    ordered = np.sort(values)
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    return ordered[starts].astype(np.int64), np.diff(starts, append=ordered.size)
+
+
+def _sum_equal(
+    keys: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Add the counts of equal keys, which stand together."""
+    if not keys.size:
+        return keys, counts
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    return keys[starts], np.add.reduceat(counts, starts)
+
+
+def _keys_of_integers(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bits of integers as float64, in their order."""
+    bits = values.astype(np.float64).view(np.int64)
+    keys: NDArray[np.int64] = bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF)
+    return keys
+
+
+_LAST_FLOAT32: Final = 0x7F7FFFFF
+
+
+def _float32_of(keys: NDArray[np.int64]) -> NDArray[np.float32]:
+    bits = np.clip(keys, -_LAST_FLOAT32 - 1, _LAST_FLOAT32).astype(np.int32)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(np.float32)
+
+
+def _float64_of(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+    return (keys ^ ((keys >> 63) & 0x7FFFFFFFFFFFFFFF)).view(np.float64)
+
+
+def _narrow(numbers: NDArray[np.uint64]) -> NDArray[Any]:
+    return numbers.astype(np.min_scalar_type(int(numbers.max()))) if numbers.size else numbers
