@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-_MAX_CELLS: Final = 1_000_000  # shards x labels that are counted per shard
-_MAX_LABELS: Final = 100_000  # a feature with more values is no label
+MAX_CELLS: Final = 1_000_000  # shards x labels that are counted per shard
+MAX_LABELS: Final = 100_000  # a feature with more values is no label
 
 
 @dataclass
@@ -49,7 +49,7 @@ class LabelCounts:
         """Count the label, or the labels, of one item; items come in any order."""
         if self.too_many:
             return
-        for key in _labels(value):
+        for key in labels_of(value):
             label = self._labels.get(key)
             if label is None:
                 label = self._admit(key, str(key), item_index)
@@ -67,10 +67,10 @@ class LabelCounts:
 
     def _admit(self, key: Any, spelled: str, item_index: int) -> _Label | None:
         """Take a new label up; None where there are too many."""
-        if len(self._labels) >= _MAX_LABELS:
+        if len(self._labels) >= MAX_LABELS:
             self._give_up()
             return None
-        if (len(self._labels) + 1) * self._num_shards > _MAX_CELLS:
+        if (len(self._labels) + 1) * self._num_shards > MAX_CELLS:
             self._drop_shards()
         row = [0] * self._num_shards if self._per_shard else None
         label = self._labels[key] = _Label(spelled, 0, row, item_index, item_index)
@@ -222,17 +222,18 @@ def _key(entry: Any) -> Any:
     return math.nan if number != number else number
 
 
-def _labels(value: Any) -> Iterable[Any]:
+def labels_of(value: Any) -> Iterable[Any]:
+    """Return the labels that a feature's value is; a label is spelled as its ``str``."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return (bytes(value).decode("utf-8", "backslashreplace"),)
     if isinstance(value, str):
         return (str.__str__(value),)  # an enum's own str() is its name
     if isinstance(value, (list, tuple)):
-        return [label for part in value for label in _labels(part)]
+        return [label for part in value for label in labels_of(part)]
     if isinstance(value, np.generic):
         value = value.item()
     elif hasattr(value, "__array__"):
-        return _labels(np.asarray(value).ravel().tolist())
+        return labels_of(np.asarray(value).ravel().tolist())
     if isinstance(value, float) and value != value:
         value = math.nan  # so that all of them are one label
     return (int(value),) if isinstance(value, int) else (value,)

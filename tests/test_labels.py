@@ -121,7 +121,7 @@ def test_runs_of_labels_are_noticed(values, is_sorted):
 
 
 def test_too_many_values_are_no_labels(monkeypatch):
-    monkeypatch.setattr(labels_module, "_MAX_LABELS", 3)
+    monkeypatch.setattr(labels_module, "MAX_LABELS", 3)
     counts = counted([1, 2, 3, 1])
     assert not counts.too_many
     counts.add(4, [1, 4, 5])
@@ -132,7 +132,7 @@ def test_too_many_values_are_no_labels(monkeypatch):
 
 
 def test_counts_per_shard_stop_where_they_would_be_too_many(monkeypatch):
-    monkeypatch.setattr(labels_module, "_MAX_CELLS", 4)
+    monkeypatch.setattr(labels_module, "MAX_CELLS", 4)
     assert "shards" in counted([1, 2], 2).to_json()
     found = counted([1, 2, 3, 1], 2).to_json()
     assert found == {"counts": {"1": 2, "2": 1, "3": 1}, "feature": "y"}
@@ -182,7 +182,7 @@ def test_pieces_that_were_kept_make_the_whole(data, some, num_shards):
 
 
 def test_too_many_values_stay_too_many(monkeypatch):
-    monkeypatch.setattr(labels_module, "_MAX_LABELS", 3)
+    monkeypatch.setattr(labels_module, "MAX_LABELS", 3)
     found = again(counted([1, 2, 3, 4]), 2)
     assert found.too_many
     found.add(5, 1)
@@ -193,7 +193,7 @@ def test_too_many_values_stay_too_many(monkeypatch):
 
 
 def test_counts_that_are_not_per_shard_stay_so(monkeypatch):
-    monkeypatch.setattr(labels_module, "_MAX_CELLS", 4)
+    monkeypatch.setattr(labels_module, "MAX_CELLS", 4)
     found = again(counted([1, 2, 3], 2), 2)
     found.add(3, 1)
     assert found.to_json() == {"counts": {"1": 2, "2": 1, "3": 1}, "feature": "y"}
@@ -210,7 +210,7 @@ def test_counts_that_are_not_per_shard_stay_so(monkeypatch):
 )
 @pytest.mark.parametrize("max_cells", [1, 1 << 20])
 def test_counts_of_a_manifest_are_gone_on_with(some, kind, max_cells, monkeypatch):
-    monkeypatch.setattr(labels_module, "_MAX_CELLS", max_cells)
+    monkeypatch.setattr(labels_module, "MAX_CELLS", max_cells)
     counts = counted(some, 3)
     entry = json.loads(json.dumps(counts.to_json()))
     found = LabelCounts.from_json(entry, 3, kind)
