@@ -28,13 +28,13 @@ from shardwriter.packing import Packing
 from shardwriter.schema import FeatureSummary
 from shardwriter.selection import Selection
 from shardwriter.sources import Item, RecordSource, Source
+from shardwriter.splitplan.num_shards import auto_num_shards
 from shardwriter.stages import Stopwatch
 from shardwriter.tfrecord import FRAME_BYTES
 from shardwriter.worker import ItemSlot, Worker, new_slot
 
 _ORDER_BLOCK: Final = 1 << 16
 _SAMPLE_ITEMS: Final = 64
-_MAX_AUTO_SHARD_BYTES: Final = 200_000_000
 
 
 @dataclass(frozen=True)
@@ -301,9 +301,8 @@ def choose_num_shards(selection: Selection, output: Output, *, skip_errors: bool
             hint=f"say it: {output.name}@16, or --shards 16",
         )
     total_bytes = sample(selection, skip_errors=skip_errors).mean_frame_bytes * num_items
-    needed = max(1, -(-int(total_bytes) // _MAX_AUTO_SHARD_BYTES))
     readers = selection.options.world * selection.options.loader_workers
-    return max(1, min(-(-needed // readers) * readers, max(1, num_items)))
+    return auto_num_shards(num_items, total_bytes, readers)
 
 
 def check_compression(output: Output, options: DatasetOptions, run_options: RunOptions) -> None:
