@@ -1,0 +1,1 @@
+"""Gates: what a report has to come up to, and what an earlier one said."""
