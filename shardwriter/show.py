@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from shardwriter.cursor import ByteStream
 from shardwriter.errors import CorruptFile, ManifestError, StorageError, WireError
 from shardwriter.example import decode_example, payload_kind
 from shardwriter.index import Index
@@ -22,7 +23,7 @@ from shardwriter.shard_sets import ShardSet
 from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES
-from shardwriter.tfrecord_reader import ByteStream, read_frames
+from shardwriter.tfrecord_reader import read_frames
 
 _MAX_OPEN: Final = 512
 _READ_BYTES: Final = 1 << 16  # of each open shard

@@ -13,18 +13,30 @@ def show(
     path: Annotated[str, typer.Argument(help="A dataset, shard file, folder or manifest.")],
     start: Annotated[int, typer.Option(min=0, help="First record, counted from 0.")] = 0,
     count: Annotated[int, typer.Option(min=1, help="How many records.")] = 1,
+    save_images: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write their pictures as files into a folder: RECORD-FEATURE.jpg. Raw pixels of a "
+            "known shape become PNG.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one record a line.")] = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Show records, decoded, in reading order.
 
     Example: [bold]shardwriter show out/train --start 100 --count 2[/bold]
+
+    Pictures: [bold]shardwriter show out/train --count 20 --save-images look[/bold]
     """
     with reported(verbose=verbose):
-        from shardwriter.render import print_record, record_json
+        from shardwriter.errors import OptionError
+        from shardwriter.report.records import print_record, record_json
         from shardwriter.show import read_some
 
-        found = False
+        schema = None if save_images is None else _schema(path)
+        found, num_saved = False, 0
         for record in read_some(path, start, count, notify=hint):
             found = True
             if json:
@@ -33,7 +45,32 @@ def show(
                 typer.echo(json_module.dumps(record_json(record), sort_keys=True))
             else:
                 print_record(record)
-        if not found:
-            from shardwriter.errors import OptionError
+            if save_images is not None and schema is not None:
+                from shardwriter.record_images import save_pictures
 
+                saved = save_pictures(record.index, record.features, schema, save_images)
+                num_saved += len(saved)
+        if not found:
             raise OptionError(f"there is no record {start}", path=path)
+        if save_images is not None:
+            _say_saved(num_saved, save_images)
+
+
+def _schema(path: str) -> dict[str, dict[str, object]]:
+    """Return what the manifest knows of the features; nothing where there is none."""
+    from shardwriter.locate import find_one
+
+    manifest = find_one(path).manifest
+    return {} if manifest is None else manifest.schema.get("features", {})
+
+
+def _say_saved(num_saved: int, folder: str) -> None:
+    from shardwriter.render import plural
+
+    if num_saved:
+        hint(f"wrote {plural(num_saved, 'picture')} to {folder}")
+    else:
+        hint(
+            "no pictures were written: no feature of these records is an image file, and no raw "
+            "pixels have a shape (features height, width and channels, or the manifest's)"
+        )

@@ -1,0 +1,1 @@
+"""The faces of results: tables in a terminal, a page in a browser, all made of JSON documents."""

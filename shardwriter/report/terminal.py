@@ -1,0 +1,164 @@
+"""The report of ``shard-stats`` in a terminal: a function of its JSON document.
+
+Tables fit the width of the terminal (80 columns where there is none). Sentences are wrapped on a
+terminal only: in a pipe each stays one line, with its path whole, so that it can be searched for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from shardwriter.render import bytes_text, clean, plural
+from shardwriter.report.feature_table import print_drift, print_features
+from shardwriter.report.plan_table import print_plan
+from shardwriter.report.remedies import aftermath, remedies
+from shardwriter.report.set_tables import print_facts, print_labels, print_shards
+
+_MAX_DEFECTS: Final = 20
+_MAX_NOTES: Final = 40
+
+
+def print_report(
+    report: Mapping[str, Any], *, all_shards: bool = False, console: Console | None = None
+) -> None:
+    """Print what ``shard-stats`` found; the verdict is the last line.
+
+    Args:
+        report: The JSON document; sections that it lacks are left out.
+        all_shards: Show every shard, however many there are.
+        console: Where to print; stdout.
+    """
+    console = console or report_console()
+    damaged = {defect["path"] for defect in report["defects"]}
+    sets = report.get("sets") or [{}]
+    shards: list[list[Mapping[str, Any]]] = [[] for _ in sets]
+    for shard in report["shards"]:
+        shards[shard.get("set", 0)].append(shard)
+    for number, (shard_set, files) in enumerate(zip(sets, shards, strict=True)):
+        if number:
+            console.print()
+        heading = _heading(shard_set)
+        if heading:
+            say(console, heading, "bold")
+        print_shards(console, files, damaged, all_shards=all_shards)
+        print_facts(console, shard_set, len(files))
+        print_labels(console, shard_set.get("labels") or {})
+        print_features(console, shard_set.get("features") or {}, shard_set.get("num_records"))
+        print_drift(console, shard_set.get("drift") or [])
+        _print_plan(console, shard_set.get("plan") or {})
+    if len(sets) > 1:
+        console.print()
+    _print_sizes(console, report)
+    print_verdict(report, console=console)
+
+
+def report_console() -> Console:
+    """Return the console of stdout; nothing that is printed is taken for markup."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print a sentence: wrapped, with its next lines indented, on a terminal; else in one line."""
+    line = Text(clean(text), style=style)
+    if not console.is_terminal:
+        console.print(line, soft_wrap=True)
+        return
+    wrapped = line.wrap(console, max(console.width - 2, 1), overflow="fold")
+    for number, part in enumerate(wrapped):
+        part.rstrip()
+        console.print(Text("  ") + part if number else part, soft_wrap=True)
+
+
+def _heading(shard_set: Mapping[str, Any]) -> str:
+    files = shard_set.get("files")
+    if not files:
+        return ""
+    proven = "manifest" if shard_set.get("has_manifest") else "no manifest"
+    is_path = "/" in files or not shard_set.get("directory")
+    path = files if is_path else os.path.join(shard_set["directory"], files)
+    return f"{path} ({proven})"
+
+
+def _print_plan(console: Console, plan: Mapping[str, Any]) -> None:
+    if not plan:
+        return
+    console.print()
+    print_plan(plan, console=console)
+
+
+def _print_sizes(console: Console, report: Mapping[str, Any]) -> None:
+    sizes = report["record_bytes"]
+    if not report["num_records"]:
+        return
+    console.print(
+        Text(
+            f"{plural(report['num_records'], 'record')} of {bytes_text(sizes['min'])} to "
+            f"{bytes_text(sizes['max'])}, mean {bytes_text(sizes['mean'])}"
+        )
+    )
+    payload, files = bytes_text(report["payload_bytes"]), bytes_text(report["file_bytes"])
+    console.print(Text(f"{payload} of payload, {files} in files"))
+    counts = {part["below"]: part["count"] for part in sizes["histogram"]}
+    if len(counts) < 2:
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right")
+    most, below = max(counts.values()), min(counts)
+    while below <= max(counts):
+        count = counts.get(below, 0)
+        cells = round(30 * count / most)
+        table.add_row(f"under {bytes_text(below)}", Text("━" * cells, style="cyan"), f"{count:,}")
+        below *= 2
+    console.print(table)
+
+
+def print_verdict(report: Mapping[str, Any], *, console: Console | None = None) -> None:
+    """Print the defects, the notes, the gates and the verdict."""
+    console = console or report_console()
+    _print_defects(console, report["defects"], report["num_defects"])
+    notes: Sequence[str] = report["notes"]
+    for note in notes[:_MAX_NOTES]:
+        say(console, f"note: {note}", "yellow")
+    if len(notes) > _MAX_NOTES:
+        say(console, f"... and {len(notes) - _MAX_NOTES:,} more notes; --json lists them", "dim")
+    failed = False
+    for gate in report.get("gates") or []:
+        failed |= not gate["passed"]
+        said, style = ("passed", "green") if gate["passed"] else ("FAILED", "bold red")
+        say(console, f"{said}: --{gate['gate']}: {gate['detail']}", style)
+    bad = bool(report["num_defects"]) or failed
+    say(console, report["verdict"], "bold red" if bad else "bold green")
+
+
+def _print_defects(
+    console: Console, defects: Sequence[Mapping[str, Any]], num_defects: int
+) -> None:
+    for defect in defects[:_MAX_DEFECTS]:
+        say(console, defect_text(defect), "red")
+    shown = min(len(defects), _MAX_DEFECTS)
+    if num_defects > shown:
+        rest = plural(num_defects - shown, "more defect")
+        say(console, f"... and {rest}; --json lists {len(defects):,} of {num_defects:,}")
+    for what, kinds in remedies(defects).items():
+        say(console, f"do: {what} ({', '.join(kinds)})", "green")
+
+
+def defect_text(defect: Mapping[str, Any]) -> str:
+    """Return a defect as a sentence: kind, place, what was found, what is lost."""
+    where = defect["path"]
+    if defect["record_index"] is not None:
+        where += f", record {defect['record_index']:,}"
+    if defect["global_index"] is not None:
+        where += f" (item {defect['global_index']:,})"
+    if defect["offset"] is not None:
+        where += f", offset {defect['offset']:,}"
+    behind = aftermath(defect)
+    return f"{defect['kind']}: {where}: {defect['detail']}" + (f"; {behind}" if behind else "")

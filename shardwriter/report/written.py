@@ -1,0 +1,96 @@
+"""What a write says in a terminal: what it would make, what it has made, where the time went."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from shardwriter.manifest import Manifest
+from shardwriter.naming import ledger_file
+from shardwriter.render import bytes_text, clean, make_console, print_pairs, rate_text
+from shardwriter.storage.choose import storage_for
+
+
+def print_written(manifest: Manifest, directory: str, elapsed_s: float | None) -> None:
+    """Print what a write has made; None: not all of it in this time."""
+    console = make_console()
+    names = manifest.pattern.template.replace("{shard}", "*")
+    counts = [shard.num_records for shard in manifest.shards]
+    each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,}-{max(counts):,}"
+    rows = [
+        ("records", f"{manifest.num_records:,} ({each} a shard)"),
+        ("shards", f"{manifest.num_shards:,}  {names}"),
+        ("bytes", bytes_text(manifest.file_bytes)),
+        ("features", _names(sorted(manifest.features))),
+    ]
+    if elapsed_s is not None:
+        rate = rate_text(manifest.num_items, elapsed_s)
+        speed = f"{bytes_text(manifest.file_bytes / max(elapsed_s, 1e-9))}/s"
+        rows.append(("time", f"{elapsed_s:.2f} s, {rate}, {speed}"))
+    if manifest.gaps:
+        ledger = ledger_file(manifest.name)
+        path = os.path.join(directory, ledger)
+        has_ledger = storage_for(path).size(path) is not None
+        listed = f"; errors are listed in {ledger}" if has_ledger else ""
+        skipped = f"{len(manifest.gaps):,} of {manifest.num_items:,} items{listed}"
+        rows.insert(1, ("skipped", skipped))
+    if manifest.labels:
+        rows.insert(4, ("labels", f"{len(manifest.labels['counts']):,} values"))
+    print_pairs(console, rows)
+    place = f"{directory}/{manifest.pattern.manifest_file}"
+    console.print(Text.assemble(("wrote", "green"), " ", place))
+
+
+def print_timings(seconds: Mapping[str, float], num_items: int) -> None:
+    """Print where the time went, of all processes together."""
+    console = make_console()
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("stage")
+    for name in ("seconds", "share", "an item"):
+        table.add_column(name, justify="right")
+    total = sum(seconds.values()) or 1.0
+    for stage, value in seconds.items():
+        if not value:
+            continue
+        each = f"{value / num_items * 1e6:,.1f} µs" if num_items else ""
+        table.add_row(stage, f"{value:.2f}", f"{value / total:.0%}", each)
+    console.print(table)
+
+
+def print_plan(plan: dict[str, Any], directory: str) -> None:
+    """Print what a write would make."""
+    console = make_console()
+    num_items, total = plan["num_items"], plan["estimated_bytes"]
+    names = plan["files"].replace("{shard}", "*")
+    rows = [
+        ("format", plan["format"]),
+        ("items", "not known before the end" if num_items is None else f"{num_items:,}"),
+        ("shards", f"{plan['num_shards']:,}  {directory}/{names}"),
+    ]
+    if total is not None:
+        each = bytes_text(total / plan["num_shards"])
+        packed = plan["compression"]["type"]
+        before = "" if packed == "none" else f", before {packed}"
+        rows.append(("bytes", f"about {bytes_text(total)}, {each} a shard{before}"))
+    print_pairs(console, rows)
+    table = Table(
+        title=f"features in {plan['sampled_items']} items", title_justify="left", box=None
+    )
+    for column in ("feature", "kind", "dtype", "shape"):
+        table.add_column(column)
+    for name, entry in plan["features"].items():
+        shape = "" if entry["shape"] is None else str(entry["shape"]).replace("None", "*")
+        kind = entry["kind"] or "unset"
+        image = f" ({entry['format']})" if entry.get("format") else ""
+        table.add_row(Text(clean(name)), kind, f"{entry['dtype'] or ''}{image}", Text(shape))
+    console.print(table)
+    console.print("nothing was written (--dry-run)")
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return clean(", ".join(names[:12])) + more if names else "records as they came"
