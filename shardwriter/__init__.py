@@ -24,6 +24,7 @@ from shardwriter.feature_types import FeatureType
 from shardwriter.manifest import Manifest, load_manifest
 from shardwriter.options import SKIP, RunOptions
 from shardwriter.push import open_sharded_writers, open_writer
+from shardwriter.repair import repair
 from shardwriter.stats import stats
 from shardwriter.tfrecord import TFRecordWriter
 from shardwriter.tfrecord_reader import read_records
@@ -53,6 +54,7 @@ __all__ = [
     "open_sharded_writers",
     "open_writer",
     "read_records",
+    "repair",
     "stats",
     "verify",
     "write",

@@ -24,8 +24,8 @@ import pytest
 import shardwriter
 from shardwriter.errors import MissingExtra, OptionError, SourceChanged, SourceError, StorageError
 from shardwriter.indexing import make_index, open_index
+from shardwriter.inspection.proving.scan import scan_file
 from shardwriter.locate import find_one, find_shard_sets
-from shardwriter.scan import scan_file
 from shardwriter.show import read_some
 from shardwriter.sources.find import open_source
 from shardwriter.storage import inputs as seam

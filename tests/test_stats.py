@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,8 @@ import pytest
 import shardwriter as sw
 from shardwriter.errors import ManifestError, OptionError, SourceError
 from shardwriter.indexing import make_index
+from shardwriter.inspection.proving.scan import RecordSizes
 from shardwriter.layout import Gaps
-from shardwriter.scan import RecordSizes
 from shardwriter.stats import Finding, Report
 from shardwriter.tfrecord import FRAME_BYTES
 
@@ -138,13 +137,12 @@ def test_many_defects_ask_for_the_gaps_once(
     data[12::20] = b"z" * 20
     path.write_bytes(data)
     made: list[int] = []
-    module = sys.modules["shardwriter.stats"]  # the package has the function by that name
 
     def count(gaps: list[int], num_shards: int) -> Gaps:
         made.append(num_shards)
         return Gaps(gaps, num_shards)
 
-    monkeypatch.setattr(module, "Gaps", count)
+    monkeypatch.setattr("shardwriter.inspection.judge.Gaps", count)
     assert sw.stats(str(tmp_path / "t")).num_defects == 20
     assert made == [1]
 
@@ -202,7 +200,8 @@ def test_shards_of_another_run_beside_it(dataset: Path) -> None:
 
 
 def test_uneven_shards_without_a_manifest_are_a_note(dataset: Path) -> None:
-    (dataset / "t.manifest.json").unlink()
+    for name in ("t.manifest.json", "t.index"):
+        (dataset / name).unlink()
     cut(2 * FRAME)(shard(dataset, 1))
     report = sw.stats(str(dataset / "t"))
     assert report.num_defects == 0
@@ -222,8 +221,6 @@ def test_a_folder_without_shards(tmp_path: Path) -> None:
 
 def test_the_check_that_was_asked_for(dataset: Path) -> None:
     flip(50)(shard(dataset, 0))
-    assert sw.stats(str(dataset / "t"), check="length").num_defects == 1  # the CRC of the manifest
-    (dataset / "t.manifest.json").unlink()
     assert sw.stats(str(dataset / "t"), check="length").num_defects == 0
     assert sw.stats(str(dataset / "t"), check="crc").num_defects == 1
 
@@ -231,7 +228,7 @@ def test_the_check_that_was_asked_for(dataset: Path) -> None:
 def test_many_defects_are_counted_and_some_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardwriter.scan.MAX_DEFECTS", 5)
+    monkeypatch.setattr("shardwriter.inspection.proving.scan.MAX_DEFECTS", 5)
     path = tmp_path / "x.tfrecord"
     with sw.TFRecordWriter(path) as writer:
         for _ in range(20):
@@ -300,4 +297,68 @@ def test_verify_of_a_folder_with_two_datasets_asks_which(dataset: Path) -> None:
 
 def test_a_finding_as_json_has_all_its_keys() -> None:
     told = Finding("k", "p", "d").to_json()
-    assert sorted(told) == ["detail", "global_index", "kind", "offset", "path", "record_index"]
+    assert sorted(told) == [
+        "detail",
+        "global_index",
+        "kind",
+        "num_lost",
+        "num_recoverable",
+        "offset",
+        "path",
+        "record_index",
+        "resync_offset",
+        "shard_index",
+    ]
+
+
+def test_nothing_is_read_that_the_index_tells(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = sw.stats(dataset, check="length").to_json()
+    monkeypatch.delattr("shardwriter.inspection.proving.scan_pool.scan_file")
+    counted = sw.stats(dataset, check="none").to_json()
+    for key in ("num_records", "payload_bytes", "record_bytes", "file_bytes", "balance"):
+        assert counted[key] == read[key]
+    assert [s["record_bytes"] for s in counted["shards"]] == [
+        s["record_bytes"] for s in read["shards"]
+    ]
+
+
+@pytest.mark.parametrize("harm", [cut(2 * FRAME), lambda path: path.unlink()])
+def test_an_index_that_is_not_of_the_files_is_not_believed(
+    dataset: Path, harm: Callable[[Path], None]
+) -> None:
+    harm(shard(dataset, 1))
+    told = sw.stats(dataset, check="none")
+    assert told.num_defects == 1
+    assert told.sizes.count < COUNT
+    (dataset / "t.index").write_bytes(b"")
+    assert sw.stats(dataset, check="none").sizes.count == told.sizes.count
+
+
+@pytest.mark.parametrize("by", ["manifest", "index"])
+def test_what_a_damage_hides_is_counted_too(dataset: Path, by: str) -> None:
+    if by == "index":
+        (dataset / "t.manifest.json").unlink()
+    path = shard(dataset, 1)
+    data = path.read_bytes()
+
+    def lost() -> list[tuple[str, int | None, int | None, int | None]]:
+        report = sw.stats(str(dataset / "t"))
+        found = report.to_json()["defects"]
+        assert report.num_defects == len(found)
+        return [(d["kind"], d["record_index"], d["global_index"], d["num_lost"]) for d in found]
+
+    path.write_bytes(data[: 3 * FRAME] + bytes(4 * FRAME))
+    assert lost() == [("torn-tail", 3, 13, 4)]
+    path.write_bytes(data[: 3 * FRAME + 50] + bytes(4 * FRAME - 50))
+    assert lost() == [("payload-crc", 3, 13, 1), ("torn-tail", 4, 17, 3)]
+    path.write_bytes(data + bytes(64))
+    assert lost() == [("torn-tail", 7, None, 0)]
+    path.write_bytes(data[: 5 * FRAME])
+    flip(FRAME + 50)(path)
+    assert lost() == [("payload-crc", 1, 5, 1), ("record-count", 5, 21, 2)]
+    path.write_bytes(data[:FRAME] + bytes(2 * FRAME + 5) + data[3 * FRAME + 5 :])
+    assert lost() == [("length-crc", 1, 5, 3)]
+    path.write_bytes(data + b"no frame at all")
+    assert lost() == [("length-crc", 7, None, 0)]

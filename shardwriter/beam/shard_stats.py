@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
 
 from shardwriter.beam.cargo import Cargo, load_cargo
 from shardwriter.beam.telling import telling
+from shardwriter.inspection.judge import judge
+from shardwriter.inspection.labels.label_scan import sequence_limit
+from shardwriter.inspection.proving.by_index import counted
+from shardwriter.inspection.proving.scan import FileScan, ScanOptions, scan_file
+from shardwriter.inspection.report import Report
+from shardwriter.inspection.told.names import numbered_together
 from shardwriter.locate import find_shard_sets
-from shardwriter.scan import FileScan, scan_file
-from shardwriter.stats import Report, report_of
+from shardwriter.shard_sets import ShardSet
+from shardwriter.splitplan.options import PlanOptions
 from shardwriter.tfrecord_reader import Check
 
 
@@ -23,6 +30,9 @@ class ShardStats(beam.PTransform):
     Args:
         paths: As for :func:`shardwriter.stats`; also at URLs.
         check: ``crc`` proves every byte, ``length`` the framing, ``none`` nothing.
+        features: Gather the statistics of all features.
+        label: The feature whose values are counted.
+        plan: Who will read.
 
     Returns:
         A PCollection of one element: the JSON that ``shard-stats --json`` prints, as text.
@@ -31,55 +41,61 @@ class ShardStats(beam.PTransform):
         UsageError: When the pipeline is made: a path names nothing.
     """
 
-    def __init__(self, paths: str | Sequence[str], *, check: Check = "crc") -> None:
+    def __init__(
+        self,
+        paths: str | Sequence[str],
+        *,
+        check: Check = "crc",
+        features: bool = False,
+        label: str | None = None,
+        plan: PlanOptions | None = None,
+    ) -> None:
         super().__init__()
         self._paths = [paths] if isinstance(paths, str) else list(paths)
-        self._check: Check = check
+        self._options = ScanOptions(check, features, label)
+        self._plan = plan
 
     def expand(self, pcoll: Any) -> Any:
         """Make the graph."""
-        sets = find_shard_sets(self._paths)
-        files = [
-            (number, place, path)
-            for number, found in enumerate(sets)
-            for place, (_, path) in enumerate(found.shards)
-        ]
+        sets = numbered_together(find_shard_sets(self._paths))
+        known = counted(sets, self._options)
+        paths = [path for found in sets for _, path in found.shards]
+        options = replace(self._options, label_sequence=sequence_limit(len(paths)))
+        # Nothing to read is an element too, or there would be no report.
+        files: list[list[str]] = [[], *([path] for path in paths if path not in known)]
+        judging = _Report(load_cargo((sets, known)), self._options.check, self._plan)
         return (
             pcoll
-            | "Shards"
-            >> beam.Create(files, reshuffle=False).with_output_types(tuple[int, int, str])
+            | "Shards" >> beam.Create(files, reshuffle=False).with_output_types(list[str])
             | "Spread" >> beam.Reshuffle()
-            | "Scan" >> beam.ParDo(_Scan(self._check)).with_output_types(tuple[int, bytes])
+            | "Scan" >> beam.ParDo(_Scan(options)).with_output_types(tuple[int, bytes])
             | "Gather" >> beam.GroupByKey()
-            | "Report" >> beam.ParDo(_Report(load_cargo(sets), self._check)).with_output_types(str)
+            | "Report" >> beam.ParDo(judging).with_output_types(str)
         )
 
 
 class _Scan(beam.DoFn):
-    def __init__(self, check: Check) -> None:
-        self._check: Check = check
+    def __init__(self, options: ScanOptions) -> None:
+        self._options = options
 
     @telling
-    def process(self, file: tuple[int, int, str]) -> Iterator[tuple[int, bytes]]:
-        number, place, path = file
-        scan = scan_file(path, check=self._check)
-        yield 0, pickle.dumps((number, place, scan), 5)
+    def process(self, paths: list[str]) -> Iterator[tuple[int, bytes]]:
+        yield 0, pickle.dumps([scan_file(path, self._options) for path in paths], 5)
 
 
 class _Report(beam.DoFn):
-    def __init__(self, sets: Cargo, check: Check) -> None:
+    def __init__(self, sets: Cargo, check: Check, plan: PlanOptions | None) -> None:
         self._sets = sets
         self._check: Check = check
+        self._plan = plan
 
     @telling
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
-        scans: dict[tuple[int, int], FileScan] = {}
+        sets: list[ShardSet]
+        sets, scans = self._sets.get()
         for data in element[1]:
-            number, place, scan = pickle.loads(data)
-            scans[number, place] = scan
-        reports = []
-        for number, found in enumerate(self._sets.get()):
-            mine = [scans[number, place] for place in range(len(found.shards))]
-            reports.append(report_of(found, mine))
-        report = Report(reports, self._check).to_json()
+            found_now: list[FileScan] = pickle.loads(data)
+            scans.update((scan.path, scan) for scan in found_now)
+        scanned = [[scans[path] for _, path in found.shards] for found in sets]
+        report = Report(judge(sets, scanned, self._check, self._plan), self._check).to_json()
         yield json.dumps(report, indent=2, sort_keys=True)

@@ -6,6 +6,8 @@ import typer
 
 from shardwriter.cli.common import print_anything
 from shardwriter.cli.index import index
+from shardwriter.cli.plan import plan
+from shardwriter.cli.repair import repair
 from shardwriter.cli.show import show
 from shardwriter.cli.stats import stats
 from shardwriter.cli.verify import verify
@@ -21,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings=_SETTINGS,
 )
-for command in (write, stats, show, verify, index):
+for command in (write, stats, plan, show, verify, index, repair):
     app.command(context_settings=_SETTINGS)(command)
 
 _stats_app = typer.Typer(

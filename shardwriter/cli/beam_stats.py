@@ -5,26 +5,45 @@ from __future__ import annotations
 import json as json_module
 import os
 import tempfile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardwriter.cli.beam_args import JobArguments, dataflow_command
 from shardwriter.cli.beam_run import DataflowCommandOption, check_reachable, run_job, wheel_name
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, reported
-from shardwriter.cli.stats import AllShardsOption, Check, CheckOption, PathsArgument
+from shardwriter.cli.stats_options import (
+    AllShardsOption,
+    BaselineOption,
+    BatchSizeOption,
+    Check,
+    CheckOption,
+    DropLastOption,
+    ExpectRecordsOption,
+    Faces,
+    FailOnOption,
+    FeaturesOption,
+    HtmlOption,
+    LabelOption,
+    LoaderWorkersOption,
+    MaxImbalanceOption,
+    PathsArgument,
+    PolicyOption,
+    WorldOption,
+    check_page,
+    conclude,
+    gate_options,
+    plan_options,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shardwriter.stats import Report
+    from shardwriter.beam import ShardStats
 
 
 def stats(
     ctx: typer.Context,
     paths: PathsArgument,
     check: CheckOption = Check.crc,
-    all_shards: AllShardsOption = False,
     out: Annotated[
         str | None,
         typer.Option(
@@ -35,6 +54,19 @@ def stats(
     dataflow: DataflowCommandOption = False,
     json: JsonOption = False,
     verbose: VerboseOption = False,
+    features: FeaturesOption = False,
+    label: LabelOption = None,
+    world: WorldOption = None,
+    loader_workers: LoaderWorkersOption = None,
+    batch_size: BatchSizeOption = None,
+    drop_last: DropLastOption = False,
+    policy: PolicyOption = None,
+    expect_records: ExpectRecordsOption = None,
+    max_imbalance: MaxImbalanceOption = None,
+    fail_on: FailOnOption = None,
+    baseline: BaselineOption = None,
+    html: HtmlOption = None,
+    all_shards: AllShardsOption = False,
 ) -> None:
     """Say what shard-stats says, from many workers: each proves files of its own.
 
@@ -47,6 +79,9 @@ def stats(
     with reported(verbose=verbose):
         from shardwriter.errors import OptionError
 
+        gates = gate_options(expect_records, max_imbalance, fail_on, baseline)
+        plan = plan_options(world, loader_workers, batch_size, drop_last, policy)
+        check_page(html)
         arguments: JobArguments = ctx.obj
         asked = arguments
         if dataflow:
@@ -64,34 +99,25 @@ def stats(
         if dataflow:
             typer.echo(dataflow_command(arguments, "stats", wheel_name()))
             return
+        from shardwriter.beam import ShardStats
+
+        job = ShardStats(paths, check=check.value, features=features, label=label, plan=plan)
         with tempfile.TemporaryDirectory(prefix="shardwriter-") as folder:
-            told = _run(arguments, paths, check, out or os.path.join(folder, "stats.json"), verbose)
-        if told is None:
-            return
-        if json:
-            typer.echo(told, nl=False)
-        found = json_module.loads(told)
-        if not json:
-            from shardwriter.render import print_report
-
-            print_report(_report(found, paths), all_shards=all_shards)
-        if found["num_defects"]:
-            raise typer.Exit(1)
+            told = _run(arguments, job, out or os.path.join(folder, "stats.json"), verbose)
+        if told is not None:
+            conclude(json_module.loads(told), gates, Faces(json, html, all_shards))
 
 
-def _run(
-    arguments: JobArguments, paths: list[str], check: Check, out: str, verbose: bool
-) -> str | None:
+def _run(arguments: JobArguments, stats_job: ShardStats, out: str, verbose: bool) -> str | None:
     """Return the JSON; None where the job is not waited for."""
     import apache_beam as beam
 
-    from shardwriter.beam import ShardStats
     from shardwriter.beam.text_file import KeepText
     from shardwriter.errors import RunError
     from shardwriter.storage.choose import storage_for
 
     keep = beam.ParDo(KeepText(out)).with_output_types(str)
-    job = ShardStats(paths, check=check.value) | "Keep" >> keep
+    job = stats_job | "Keep" >> keep
     unfinished = run_job(arguments, job, verbose=verbose)
     if unfinished is not None:
         hint(unfinished)
@@ -100,39 +126,3 @@ def _run(
     if data is None:
         raise RunError("the job has ended well, and there is no result", path=out)
     return data.decode()
-
-
-def _report(found: Mapping[str, Any], paths: list[str]) -> Report:
-    """Return the report that JSON was made of, as far as the table shows it."""
-    from shardwriter.locate import find_shard_sets
-    from shardwriter.scan import FileScan, RecordSizes
-    from shardwriter.stats import Finding, Report, SetReport
-
-    defects = [Finding(**entry) for entry in found["defects"]]
-    scans = {}
-    for entry in found["shards"]:
-        told = entry["record_bytes"]
-        histogram = [0] * (
-            1 + max((bin["below"].bit_length() - 1 for bin in told["histogram"]), default=-1)
-        )
-        for bin in told["histogram"]:
-            histogram[bin["below"].bit_length() - 1] = bin["count"]
-        path = entry["path"]
-        sizes = RecordSizes(
-            entry["num_records"], entry["payload_bytes"], told["min"], told["max"], histogram
-        )
-        scans[path] = FileScan(
-            path,
-            entry["file_bytes"],
-            entry["compression"],
-            sizes,
-            num_defects=sum(defect.path == path for defect in defects),
-        )
-    reports = [
-        SetReport(shard_set, [(shard, scans[path]) for shard, path in shard_set.shards])
-        for shard_set in find_shard_sets(paths)
-    ]
-    if reports:
-        reports[0].findings, reports[0].notes = defects, found["notes"]
-        reports[0].num_defects = found["num_defects"]
-    return Report(reports, found["check"])

@@ -260,6 +260,6 @@ def _run(
         summary = summary_json(manifest, output.directory, elapsed_s, {})
         print_json({**summary, "strategy": writing.task.strategy})
         return
-    from shardwriter.render import print_written
+    from shardwriter.report.written import print_written
 
     print_written(manifest, output.directory, elapsed_s if timed else None)

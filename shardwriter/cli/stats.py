@@ -2,59 +2,81 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reading_bar, reported
-
-
-class Check(str, Enum):
-    """What ``--check`` takes."""
-
-    none = "none"
-    length = "length"
-    crc = "crc"
-
-
-PathsArgument = Annotated[
-    list[str],
-    typer.Argument(help="Folders, files, dataset names, train@16, or globs.", metavar="PATH..."),
-]
-CheckOption = Annotated[
+from shardwriter.cli.common import JsonOption, VerboseOption, reading_bar, reported
+from shardwriter.cli.stats_options import (
+    AllShardsOption,
+    BaselineOption,
+    BatchSizeOption,
     Check,
-    typer.Option(metavar="CHECK", help="What to prove: crc (every byte), length, or none."),
-]
-AllShardsOption = Annotated[
-    bool, typer.Option("--all-shards", help="Show every shard, however many there are.")
-]
+    CheckOption,
+    DropLastOption,
+    ExpectRecordsOption,
+    Faces,
+    FailOnOption,
+    FeaturesOption,
+    HtmlOption,
+    LabelOption,
+    LoaderWorkersOption,
+    MaxImbalanceOption,
+    PathsArgument,
+    PolicyOption,
+    WorldOption,
+    check_page,
+    conclude,
+    gate_options,
+    plan_options,
+)
 
 
 def stats(
     paths: PathsArgument,
     check: CheckOption = Check.crc,
-    all_shards: AllShardsOption = False,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", "-j", min=1, help="Processes that read; one a core."),
+    ] = None,
     json: JsonOption = False,
     verbose: VerboseOption = False,
+    features: FeaturesOption = False,
+    label: LabelOption = None,
+    world: WorldOption = None,
+    loader_workers: LoaderWorkersOption = None,
+    batch_size: BatchSizeOption = None,
+    drop_last: DropLastOption = False,
+    policy: PolicyOption = None,
+    expect_records: ExpectRecordsOption = None,
+    max_imbalance: MaxImbalanceOption = None,
+    fail_on: FailOnOption = None,
+    baseline: BaselineOption = None,
+    html: HtmlOption = None,
+    all_shards: AllShardsOption = False,
 ) -> None:
-    """Say how many records there are, how they are balanced, and what is damaged.
+    """Say what is in shards, what is damaged, and how training will split them.
 
-    Reads any TFRecord files, whoever wrote them, compressed or not. Ends with 0 when all is good,
-    with 1 when a defect was found, and with 2 when a path names nothing.
+    Reads any TFRecord files, whoever wrote them, compressed or not. Ends with 0
+    when all is good, with 1 when there is a defect or a gate has failed, and
+    with 2 when a path names nothing.
 
-    Example: [bold]shard-stats out/train@16[/bold]
+    Example: [bold]shard-stats out/train@16 --features --world 8 --batch-size 64[/bold]
     """
     with reported(verbose=verbose):
         from shardwriter.stats import stats as make_report
 
+        gates = gate_options(expect_records, max_imbalance, fail_on, baseline)
+        plan = plan_options(world, loader_workers, batch_size, drop_last, policy)
+        check_page(html)
         with reading_bar("reading") as progress:
-            report = make_report(paths, check=check.value, progress=progress)
-        if json:
-            print_json(report.to_json())
-        else:
-            from shardwriter.render import print_report
-
-            print_report(report, all_shards=all_shards)
-        if report.num_defects:
-            raise typer.Exit(1)
+            report = make_report(
+                paths,
+                check=check.value,
+                features=features,
+                label=label,
+                plan=plan,
+                workers=workers,
+                progress=progress,
+            )
+        conclude(report.to_json(), gates, Faces(json, html, all_shards))

@@ -29,8 +29,8 @@ def verify(
         if json:
             print_json(report.to_json())
         else:
-            from shardwriter.render import print_verdict
+            from shardwriter.report.terminal import print_verdict
 
-            print_verdict(report)
+            print_verdict(report.to_json())
         if report.num_defects:
             raise typer.Exit(1)

@@ -200,7 +200,7 @@ def write(
             stages_s = {} if work is None else work.seconds
             print_json(summary_json(manifest, output.directory, elapsed_s, stages_s))
         else:
-            from shardwriter.render import print_timings, print_written
+            from shardwriter.report.written import print_timings, print_written
 
             some = work is None or resume or retry_errors
             print_written(manifest, output.directory, None if some else elapsed_s)
@@ -212,7 +212,7 @@ def _show_plan(planned: dict[str, Any], directory: str, *, json: bool) -> None:
     if json:
         print_json(planned)
         return
-    from shardwriter.render import print_plan
+    from shardwriter.report.written import print_plan
 
     if planned["replaces"] is not None:
         hint(f"a dataset of this name is there ({planned['replaces']}): --overwrite replaces it")

@@ -1,0 +1,66 @@
+"""``shardwriter plan``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reported
+from shardwriter.cli.stats_options import PolicyOption, policy_names
+
+
+def plan(
+    records: Annotated[int, typer.Option("--records", metavar="N", help="Records in all.")],
+    shards: Annotated[
+        int | None,
+        typer.Option("--shards", metavar="S", help="Shards; without it, what @auto would make."),
+    ] = None,
+    record_bytes: Annotated[
+        float | None,
+        typer.Option("--record-bytes", metavar="B", help="Mean bytes of a record, for sizes."),
+    ] = None,
+    world: Annotated[int, typer.Option("--world", metavar="W", help="Ranks that train.")] = 1,
+    loader_workers: Annotated[
+        int, typer.Option("--loader-workers", metavar="K", help="Loader workers of a rank.")
+    ] = 1,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", metavar="B", help="Records in a rank's batch.")
+    ] = 1,
+    drop_last: Annotated[
+        bool, typer.Option("--drop-last", help="Loaders drop batches that are not full.")
+    ] = False,
+    policy: PolicyOption = None,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Say how training would split shards, from numbers alone: samples and steps of every rank.
+
+    Reads nothing: the shards are those that shardwriter would write, whose lengths differ by at
+    most one record. Ends with 0, and with 2 when a number makes no sense.
+
+    Example: [bold]shardwriter plan --records 50000 --shards 16 --world 8[/bold]
+    """
+    with reported(verbose=verbose):
+        from shardwriter.errors import OptionError
+        from shardwriter.splitplan.document import even_records, plan_json
+        from shardwriter.splitplan.num_shards import auto_num_shards
+        from shardwriter.splitplan.options import PlanOptions
+
+        options = PlanOptions(
+            world, loader_workers, batch_size, drop_last, record_bytes, policy_names(policy)
+        )
+        if shards is None:
+            if record_bytes is None:
+                raise OptionError(
+                    "neither the number of shards nor the size of a record is said",
+                    hint="--shards 16, or --record-bytes 110000 to have the number chosen",
+                )
+            shards = auto_num_shards(records, records * record_bytes, options.num_readers)
+        result = plan_json(even_records(records, shards), options)
+        if json:
+            print_json(result)
+        else:
+            from shardwriter.report.plan_table import print_plan
+
+            print_plan(result)

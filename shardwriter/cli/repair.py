@@ -1,0 +1,193 @@
+"""``shardwriter repair``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardwriter.cli.common import (
+    JsonOption,
+    VerboseOption,
+    hint,
+    print_json,
+    reading_bar,
+    reported,
+    terminable,
+    writing_bar,
+)
+from shardwriter.cli.write_options import (
+    FilterOption,
+    Format,
+    FormatOption,
+    KeyOption,
+    LabelOption,
+    LimitOption,
+    MapOption,
+    Order,
+    OrderOption,
+    OverwriteOption,
+    SchemaOption,
+    SeedOption,
+    ShuffleOption,
+    dataset_options,
+)
+
+if TYPE_CHECKING:
+    from shardwriter.engines import Progress, Work
+    from shardwriter.repair import Reading
+    from shardwriter.repairing.report import RepairReport
+    from shardwriter.sources import Source
+
+_MAX_SHARDS = 20
+
+
+def repair(
+    path: Annotated[str, typer.Argument(help="A damaged dataset: out/train, train@16, a folder.")],
+    out: Annotated[
+        str, typer.Argument(help="The folder for the repaired dataset; files keep their names.")
+    ],
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source", help="What it was written from: then damaged shards are made again."
+        ),
+    ] = None,
+    format: FormatOption = Format.auto,
+    map: MapOption = None,
+    filter: FilterOption = None,
+    limit: LimitOption = None,
+    shuffle: ShuffleOption = False,
+    order: OrderOption = Order.source,
+    key: KeyOption = None,
+    seed: SeedOption = None,
+    label: LabelOption = None,
+    schema: SchemaOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", "-j", min=1, help="Processes that make shards; one a core if left off."
+        ),
+    ] = None,
+    trust_no_crc: Annotated[
+        bool,
+        typer.Option(
+            "--trust-no-crc", help="Keep records whose CRC fields are zero: nothing proves them."
+        ),
+    ] = False,
+    overwrite: OverwriteOption = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
+    ] = False,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Bring back all that is good of a damaged dataset, or all of it from its source.
+
+    Without --source every record that is proven good is copied, and what is lost stands in
+    NAME.lost.jsonl. With --source, and the options of the write, only damaged and missing shards
+    are made again, and all ends byte-identical to the undamaged dataset; order and compression are
+    taken from the manifest. OUT may then be the dataset's own folder.
+
+    Ends with 0 when nothing is lost, and with 1 when something is.
+
+    Example: [bold]shardwriter repair out/train fixed/ --source photos/[/bold]
+    """
+    with reported(verbose=verbose, left=lambda: None):
+        from shardwriter.errors import OptionError
+        from shardwriter.naming import Output
+        from shardwriter.options import RunOptions
+        from shardwriter.repair import repair_dataset
+        from shardwriter.sources.find import open_source
+
+        given = [map, filter, limit, shuffle or None, key, seed, label, schema]
+        given += [order.value if order is not Order.source else None]
+        given += [format.value if format is not Format.auto else None]
+        if source is None and any(option is not None for option in given):
+            raise OptionError(
+                "these options are those of the write, and say how shards are made again",
+                hint="add --source, or leave them off",
+            )
+        options = dataset_options(
+            Output(out, path, "", None),
+            map=map,
+            filter=filter,
+            limit=limit,
+            shuffle=shuffle,
+            order=order,
+            key=key,
+            seed=seed,
+            label=label,
+            schema=schema,
+        )
+
+        def opened() -> Source:
+            assert source is not None
+            return open_source(source, format.value, options.schema)
+
+        # What a map prints is no result.
+        with terminable(), _bars() as (reading, progress), redirect_stdout(sys.stderr):
+            report = repair_dataset(
+                path,
+                out,
+                None if source is None else opened,
+                options,
+                RunOptions(workers=workers, overwrite=overwrite),
+                dry_run=dry_run,
+                trust_no_crc=trust_no_crc,
+                progress=progress,
+                reading=reading,
+                notify=hint,
+            )
+        if json:
+            print_json(report.to_json())
+        else:
+            _print(report)
+        if not report.is_whole:
+            raise typer.Exit(1)
+
+
+@contextmanager
+def _bars() -> Iterator[tuple[Reading | None, Progress | None]]:
+    """Show how far the proving is, and then, in its place, how far the making is."""
+    with ExitStack() as shown:
+        reading = shown.enter_context(reading_bar("proving"))
+        if reading is None:
+            yield None, None
+            return
+        writing: list[Progress | None] = []
+
+        def progress(work: Work) -> None:
+            if not writing:
+                shown.close()
+                writing.append(shown.enter_context(writing_bar()))
+            if writing[0] is not None:
+                writing[0](work)
+
+        yield reading, progress
+
+
+def _print(report: RepairReport) -> None:
+    changed = [s for s in report.shards if s.action not in ("copied", "kept") or s.num_lost != 0]
+    would = "would be " if report.is_dry_run else ""
+    for shard in changed[:_MAX_SHARDS]:
+        lost = ""
+        if shard.num_lost is None:
+            lost = ", an unknown number lost"
+        elif shard.num_lost:
+            lost = f", {shard.num_lost:,} lost"
+        why = f" ({shard.state}{': ' + shard.detail if shard.detail else ''})"
+        typer.echo(f"{shard.path}: {would}{shard.action}{why}: {shard.num_records:,} records{lost}")
+    if len(changed) > _MAX_SHARDS:
+        typer.echo(f"... and {len(changed) - _MAX_SHARDS:,} more shards; --json lists them")
+    for note in report.notes:
+        hint(note)
+    if not report.is_dry_run:
+        if report.ledger is not None:
+            typer.echo(f"what is lost: {report.ledger}")
+        typer.echo(f"repaired: {report.manifest or report.out}")
+    color = "green" if report.is_whole else "red"
+    typer.secho(report.verdict, fg=color, bold=True)
