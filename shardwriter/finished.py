@@ -70,9 +70,10 @@ def take_finished(
     return kept if job.selection.random_access else replace(kept, checks=checks)
 
 
-def _check_job(job: Job, run: RunDirectory, manifest: Manifest) -> None:
+def what_differs(job: Job, manifest: Manifest) -> str | None:
+    """Name what a job has otherwise than the job of a manifest had; None where it is the same."""
     if manifest.job == job.digest():
-        return
+        return None
     now = {
         "the number of shards, or the names of the files,": job.pattern.template,
         "the compression": job.packing.to_json(),
@@ -81,7 +82,13 @@ def _check_job(job: Job, run: RunDirectory, manifest: Manifest) -> None:
     }
     before = [manifest.pattern.template, manifest.compression, manifest.order, manifest.source]
     differs = [what for (what, new), old in zip(now.items(), before, strict=True) if new != old]
-    what = differs[0] if differs else "an option that decides bytes, or code,"
+    return differs[0] if differs else "an option that decides bytes, or code,"
+
+
+def _check_job(job: Job, run: RunDirectory, manifest: Manifest) -> None:
+    what = what_differs(job, manifest)
+    if what is None:
+        return
     raise OutputExists(
         f"a dataset {run.name!r} is there already, and it is of another job: {what} is not what it "
         "was",

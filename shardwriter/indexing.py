@@ -160,7 +160,7 @@ def _remake(shard_set: ShardSet, run: RunDirectory, *, dali: bool) -> dict[str, 
             path=shard_set.directory,
             hint="leave --idx off: the dataset's own index has the members of compressed shards",
         )
-    rows = [_rows(shard_path, compression) for _, shard_path in shard_set.shards]
+    rows = [shard_rows(shard_path, compression) for _, shard_path in shard_set.shards]
     manifest = shard_set.manifest
     gaps = [] if manifest is None else manifest.gaps
     head = index_head([numbers.shape[1] for numbers in rows], KINDS[compression], len(gaps))
@@ -209,12 +209,21 @@ def _compression(shard_set: ShardSet) -> Compression:
     return next(iter(found), "none")
 
 
-def _rows(path: str, compression: Compression) -> NDArray[np.uint64]:
+def shard_rows(path: str, compression: Compression) -> NDArray[np.uint64]:
     """Return what the index has of a shard, every CRC proven.
+
+    Args:
+        path: The shard.
+        compression: What it is compressed with.
 
     Returns:
         uint64[1, n]: the offset behind each frame. Of a compressed shard uint64[2, n]: the offset
         behind each member or block, and the records up to there.
+
+    Raises:
+        CorruptFile: The shard is damaged, or is a zlib file that is not cut into blocks.
+        ManifestError: Its records go over the ends of members.
+        StorageError: It can not be read.
     """
     members: list[tuple[int, int]] = []  # offset behind it: in the file, in the stream
     with storage_errors(path):

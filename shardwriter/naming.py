@@ -89,6 +89,11 @@ def ledger_file(name: str) -> str:
     return f"{name}.errors.jsonl"
 
 
+def lost_file(name: str) -> str:
+    """Return the file name of the list of what a repair could not bring back."""
+    return f"{name}.lost.jsonl"
+
+
 def manifest_file(name: str) -> str:
     """Return the file name of a dataset's manifest."""
     return f"{name}.manifest.json"

@@ -3,7 +3,7 @@
 ::
 
     all shards sealed and synced -> commit.json
-    -> the old manifest away -> shards, .idx, index, ledger -> the new manifest
+    -> the old manifest away -> shards, .idx, index, ledgers -> the new manifest
     -> other generations away -> the run directory away
 
 Before commit.json exists nothing outside the run directory was touched. After it exists the
@@ -28,6 +28,7 @@ from shardwriter.naming import (
     ShardPattern,
     generations,
     ledger_file,
+    lost_file,
     manifest_file,
     pattern_from_template,
 )
@@ -38,6 +39,8 @@ COMMIT: Final = "commit.json"
 _DALI_MARK: Final = "dali"  # this run has .idx files to publish
 _LEDGER_MARK: Final = "with-ledger"  # this run has a ledger to publish
 _LEDGER: Final = "errors.jsonl"
+_LOST_MARK: Final = "with-lost"  # and a list of what is lost
+_LOST: Final = "lost.jsonl"
 _RESUME: Final = "`shardwriter write --resume` goes on with it"
 
 
@@ -147,25 +150,28 @@ def _write_dali_index(run: RunDirectory, shard: int) -> None:
         run.storage.sync(path)
 
 
-def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"") -> None:
+def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"", lost: bytes = b"") -> None:
     """Commit to this manifest and give every file its final name.
 
     Args:
         run: Where the files are.
         manifest: What they are.
         ledger: The lines of ``<name>.errors.jsonl``; it is made when there are some.
+        lost: Those of ``<name>.lost.jsonl``, likewise.
 
     Raises:
         StorageError: A final name can not be given; nothing outside this folder was touched.
     """
     check_names(run, manifest.pattern)
-    if not ledger:
-        run.storage.delete(run.file(_LEDGER_MARK))  # of an attempt that had errors
+    for lines, mark in ((ledger, _LEDGER_MARK), (lost, _LOST_MARK)):
+        if not lines:
+            run.storage.delete(run.file(mark))  # of an attempt that had some
     # What is there, and what is not, is so on the disk before the commit.
     run.storage.sync_directory(run.path)
-    if ledger:
-        run.write_synced(_LEDGER, ledger)
-        run.write_synced(_LEDGER_MARK, b"")
+    for lines, file_name, mark in ((ledger, _LEDGER, _LEDGER_MARK), (lost, _LOST, _LOST_MARK)):
+        if lines:
+            run.write_synced(file_name, lines)
+            run.write_synced(mark, b"")
     run.write_synced(COMMIT, manifest.dumps().encode("ascii"))
     roll_forward(run)
     run.discard()
@@ -178,7 +184,7 @@ def check_names(run: RunDirectory, pattern: ShardPattern) -> None:
         StorageError: A folder has the final name of a file.
     """
     names = [*pattern.shard_files, pattern.index_file, pattern.manifest_file]
-    names.append(ledger_file(pattern.name))
+    names += [ledger_file(pattern.name), lost_file(pattern.name)]
 
     def check_name(name: str) -> None:
         target = os.path.join(run.directory, name)
@@ -219,11 +225,15 @@ def roll_forward(run: RunDirectory) -> None:
             storage.delete(target + DALI_INDEX_SUFFIX)  # of an older run
 
     each(storage, publish_shard, range(manifest.num_shards))
-    target = os.path.join(run.directory, ledger_file(run.name))
-    if storage.size(run.file(_LEDGER_MARK)) is not None:
-        storage.publish(run.file(_LEDGER), target)
-    else:
-        storage.delete(target)
+    for file_name, mark, final_name in (
+        (_LEDGER, _LEDGER_MARK, ledger_file(run.name)),
+        (_LOST, _LOST_MARK, lost_file(run.name)),
+    ):
+        target = os.path.join(run.directory, final_name)
+        if storage.size(run.file(mark)) is not None:
+            storage.publish(run.file(file_name), target)
+        else:
+            storage.delete(target)  # of an older run
     target = os.path.join(run.directory, pattern.index_file)
     _publish(run, run.file("index"), target, manifest.index.file_bytes, manifest.index.crc32c)
     storage.sync_directory(run.directory)
