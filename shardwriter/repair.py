@@ -87,7 +87,7 @@ def repair(
         overwrite: Replace a dataset of this name in ``out`` once the new one is whole.
         dry_run: Say what would be done, and write nothing.
         trust_no_crc: Keep records whose CRC fields are zero, which nothing proves. Only of files
-            that have no manifest: shards of ours have no such records.
+            without manifest and index: shards of ours have no such records.
         progress: Told now and then how far the making is.
         reading: Told of (bytes read, bytes of all files).
         notify: Called with hints.
@@ -98,7 +98,8 @@ def repair(
     Raises:
         UsageError: An option is wrong, ``out`` holds such a dataset, or the source is another.
         DataError: There is nothing to repair with; nothing is published.
-        RunError: The work could not be done; nothing is published.
+        RunError: The work could not be done; nothing is published, but that files of a set without
+            a manifest get their names one by one.
     """
     if isinstance(schema, str):
         schema = parse_schema_option(schema)
@@ -172,6 +173,11 @@ def repair_dataset(
             reading=reading,
         )
     with_source.required_manifest(known)
+    if trust_no_crc:
+        raise OptionError(
+            "shards that are made again have no records whose CRC fields are zero",
+            hint="leave --trust-no-crc off",
+        )
     if dry_run:
         with_source.job_of(known, out, options, open_source, notify)
         surveys = _survey(known, reading, deep=False)

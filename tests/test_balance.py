@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.inspection.balance import (
-    balance_detail,
     balance_json,
     balance_text,
     worst_balance,
@@ -36,9 +35,6 @@ def test_the_spread_and_the_worst_shards() -> None:
     assert found["bytes"]["largest"] == "s3"
     assert found["bytes_cv"] == pytest.approx(3**0.5 / 2)
     assert balance_text(found) == "balance 1.50 (bytes 2.50)"
-    assert balance_detail(found) == (
-        "s2 has 6 records and s1 has 2; the mean is 4.0, the standard deviation 1.4"
-    )
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=20))
@@ -61,11 +57,6 @@ def test_nothing_and_equal_shards_are_in_balance(numbers: tuple[int, ...]) -> No
     assert found["bytes_max_over_mean"] == 1.0
     assert found["records"]["largest"] == ("s0" if numbers else None)
     assert balance_text(found) == "balance 1.00 (bytes 1.00)"
-
-
-def test_words_where_nothing_is_off() -> None:
-    assert balance_detail(balance()) == "there are no shards"
-    assert balance_detail(balance(1000, 1000)) == "every shard has 1,000 records"
 
 
 def test_an_empty_shard_is_named() -> None:

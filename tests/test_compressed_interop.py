@@ -58,6 +58,11 @@ def dangerous_records(path: Path) -> list[bytes]:
     raise AssertionError("no record of such a size was found")
 
 
+def hazards(path: Path) -> list[str]:
+    """Return what is said of where TensorFlow may stop."""
+    return [note for note in sw.stats(str(path)).notes if "TensorFlow may stop" in note]
+
+
 def test_tensorflow_loses_what_follows_an_empty_member(
     tf_reads: Callable[..., list[bytes]], tmp_path: Path
 ) -> None:
@@ -66,7 +71,7 @@ def test_tensorflow_loses_what_follows_an_empty_member(
     path.write_bytes(gzip.compress(frame(b"a")) + gzip.compress(b"") + gzip.compress(frame(b"b")))
     assert list(sw.read_records(path)) == [b"a", b"b"]
     assert tf_reads(path) == [b"a"]
-    (note,) = sw.stats(str(path)).notes
+    (note,) = hazards(path)
     assert f"may stop at byte {len(gzip.compress(frame(b'a')) + gzip.compress(b'')):,}" in note
 
 
@@ -80,11 +85,11 @@ def test_tensorflow_loses_what_follows_a_member_that_ends_just_behind_its_buffer
         records = dangerous_records(path)
         assert list(sw.read_records(path)) == records
         assert tf_reads(path) == records[:1]
-        assert "may stop at byte 262,149 " in sw.stats(str(path)).notes[0]
+        assert "may stop at byte 262,149 " in hazards(path)[0]
     ends = write(path, records, Packing("gzip", "isal-2", 1))
     assert ends[0] == TF_BUFFER_BYTES + 64
     assert tf_reads(path) == records
-    assert sw.stats(str(path)).notes == []
+    assert hazards(path) == []
 
 
 def foreign_member(data: bytes, file_bytes: int) -> bytes:
@@ -109,14 +114,14 @@ def test_stats_names_the_files_that_tensorflow_cuts_short(
     assert report.num_defects == 0
     # From 9 on it depends on how many bits of the data's last byte are needed.
     assert (len(tf_reads(path)) < 2) == (1 <= behind <= 8)
-    assert len(report.notes) == (1 <= behind <= 63)
+    assert len(hazards(path)) == (1 <= behind <= 63)
 
 
 def test_a_last_member_does_no_harm(tf_reads: Callable[..., list[bytes]], tmp_path: Path) -> None:
     path = tmp_path / "shard.gz"
     path.write_bytes(gzip.compress(frame(b"a")) + gzip.compress(b""))
     assert tf_reads(path) == [b"a"]
-    assert sw.stats(str(path)).notes == []
+    assert hazards(path) == []
 
 
 @pytest.mark.parametrize("deflate", ["isal-2", "zlib-6"])

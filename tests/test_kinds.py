@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 import struct
 from collections import Counter
 from pathlib import Path
@@ -18,9 +17,7 @@ from hypothesis import strategies as st
 from shardwriter.example import UNSET, encode_example
 from shardwriter.inspection.kinds import (
     KINDS,
-    KindCounter,
     describe_kinds,
-    kinds_of,
     payload_kind,
 )
 from shardwriter.tfrecord_reader import read_records
@@ -104,8 +101,7 @@ def test_real_files_of_others(data_dir: Path) -> None:
     assert len(expected) == 43
     for name, told in expected.items():
         payloads = list(read_records(data_dir / name))
-        kinds = kinds_of(payloads)
-        assert kinds == Counter(map(payload_kind, payloads)), name
+        kinds = Counter(map(payload_kind, payloads))
         if "eval_elwc" in name:
             assert kinds == {"ExampleListWithContext": 10}
             continue
@@ -157,48 +153,6 @@ def test_what_advice_says_is_what_tensorflow_does(tf: Any) -> None:
 
 
 # -- counting --------------------------------------------------------------------------------------
-
-
-def sequence_example(number: int) -> bytes:
-    lists = field(1, field(1, b"steps") + field(2, field(1, field(3, field(1, bytes([number]))))))
-    context = EXAMPLE if number % 2 else b"\x0a\x00"
-    return context + field(2, lists)
-
-
-@given(st.data())
-def test_the_short_look_counts_as_the_long_one_does(data: st.DataObject) -> None:
-    """Long runs of one kind, with others in between, in batches of any size."""
-    makers = [
-        lambda i: encode_example({"a": i, "b": b"x" * (i % 300)}),
-        lambda i: encode_example({"z" * (i % 200 + 1): [float(i)]}),
-        lambda i: encode_example({}),
-        lambda i: sequence_example(i % 100),
-        lambda i: str(i).encode(),
-        lambda i: field(1, encode_example({"a": 1})) + field(1, encode_example({"a": i})),
-        lambda _: b"",
-        lambda _: b"\x0a",
-    ]
-    runs = data.draw(
-        st.lists(st.tuples(st.sampled_from(makers), st.integers(1, 150)), min_size=1, max_size=8)
-    )
-    payloads = [maker(i) for maker, count in runs for i in range(count)]
-    counter = KindCounter()
-    at = 0
-    while at < len(payloads):
-        size = data.draw(st.integers(1, 100))
-        counter.add(payloads[at : at + size])
-        at += size
-    assert counter.kinds == Counter(map(payload_kind, payloads))
-
-
-def test_a_cut_record_among_many_is_no_example() -> None:
-    rng = random.Random(0)
-    payloads = [encode_example({"image": rng.randbytes(300), "label": i}) for i in range(500)]
-    payloads[200] = payloads[200][:150]
-    payloads[300] += b"\0"
-    kinds = kinds_of(payloads)
-    assert kinds["Example"] == 498
-    assert sum(kinds.values()) == 500
 
 
 # -- in words --------------------------------------------------------------------------------------

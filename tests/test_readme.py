@@ -82,14 +82,19 @@ def test_scripts_of_the_first_screen_are_there() -> None:
         assert (ROOT / name).stat().st_mode & 0o111, name
 
 
-def test_the_table_of_options_is_that_of_the_command() -> None:
+@pytest.mark.parametrize(
+    ("command", "end"),
+    [("write", "Results go to stdout"), ("stats", "What some readers make")],
+)
+def test_the_table_of_options_is_that_of_the_command(command: str, end: str) -> None:
     from typer.main import get_command
 
     from shardwriter.cli import app
 
-    write = get_command(app).commands["write"]  # type: ignore[attr-defined]
-    real = {opt for p in write.params for opt in p.opts if opt.startswith("--")} - {"--help"}
-    table = README[README.index("| option of `write`") : README.index("Results go to stdout")]
+    params = get_command(app).commands[command].params  # type: ignore[attr-defined]
+    real = {opt for p in params for opt in p.opts if opt.startswith("--")} - {"--help"}
+    name = {"write": "write", "stats": "shard-stats"}[command]
+    table = README[README.index(f"| option of `{name}`") : README.index(end)]
     listed = {
         name
         for row in re.findall(r"^\| (`--.*?) \|", table, re.MULTILINE)

@@ -26,6 +26,7 @@ from shardwriter.cli.stats_options import (
     HtmlOption,
     LabelOption,
     LoaderWorkersOption,
+    MaxByteImbalanceOption,
     MaxImbalanceOption,
     PathsArgument,
     PolicyOption,
@@ -63,6 +64,7 @@ def stats(
     policy: PolicyOption = None,
     expect_records: ExpectRecordsOption = None,
     max_imbalance: MaxImbalanceOption = None,
+    max_byte_imbalance: MaxByteImbalanceOption = None,
     fail_on: FailOnOption = None,
     baseline: BaselineOption = None,
     html: HtmlOption = None,
@@ -70,16 +72,16 @@ def stats(
 ) -> None:
     """Say what shard-stats says, from many workers: each proves files of its own.
 
-    Ends with 0 when all is good, with 1 when a defect was found, and with 2
-    when a path names nothing. Options that are not listed here are Beam's:
-    --runner, --project, --region, ...
+    Ends with 0 when all is good, with 1 when there is a defect or a gate has
+    failed, and with 2 when a path names nothing. Options that are not listed
+    here are Beam's: --runner, --project, --region, ...
 
     Example: [bold]python -m shardwriter.beam stats out/train@16[/bold]
     """
     with reported(verbose=verbose):
         from shardwriter.errors import OptionError
 
-        gates = gate_options(expect_records, max_imbalance, fail_on, baseline)
+        gates = gate_options(expect_records, max_imbalance, max_byte_imbalance, fail_on, baseline)
         plan = plan_options(world, loader_workers, batch_size, drop_last, policy)
         check_page(html)
         arguments: JobArguments = ctx.obj

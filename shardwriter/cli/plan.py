@@ -18,17 +18,23 @@ def plan(
     ] = None,
     record_bytes: Annotated[
         float | None,
-        typer.Option("--record-bytes", metavar="B", help="Mean bytes of a record, for sizes."),
+        typer.Option(
+            "--record-bytes", metavar="BYTES", help="Mean size of a record with its frame."
+        ),
     ] = None,
-    world: Annotated[int, typer.Option("--world", metavar="W", help="Ranks that train.")] = 1,
+    world: Annotated[
+        int, typer.Option("--world", metavar="W", min=1, help="Ranks that train together.")
+    ] = 1,
     loader_workers: Annotated[
-        int, typer.Option("--loader-workers", metavar="K", help="Loader workers of a rank.")
+        int,
+        typer.Option("--loader-workers", metavar="K", min=0, help="Loader processes of a rank."),
     ] = 1,
     batch_size: Annotated[
-        int, typer.Option("--batch-size", metavar="B", help="Records in a rank's batch.")
+        int,
+        typer.Option("--batch-size", metavar="N", min=1, help="Records in a batch of one rank."),
     ] = 1,
     drop_last: Annotated[
-        bool, typer.Option("--drop-last", help="Loaders drop batches that are not full.")
+        bool, typer.Option("--drop-last", help="The loader drops batches that are not full.")
     ] = False,
     policy: PolicyOption = None,
     json: JsonOption = False,

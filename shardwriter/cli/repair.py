@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -35,6 +36,7 @@ from shardwriter.cli.write_options import (
     ShuffleOption,
     dataset_options,
 )
+from shardwriter.cli.written import what_is_left
 
 if TYPE_CHECKING:
     from shardwriter.engines import Progress, Work
@@ -69,13 +71,14 @@ def repair(
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers", "-j", min=1, help="Processes that make shards; one a core if left off."
+            "--workers", "-j", min=1, help="With --source: processes that make shards; one a core."
         ),
     ] = None,
     trust_no_crc: Annotated[
         bool,
         typer.Option(
-            "--trust-no-crc", help="Keep records whose CRC fields are zero: nothing proves them."
+            "--trust-no-crc",
+            help="Keep records whose CRC fields are zero, of files without manifest and index.",
         ),
     ] = False,
     overwrite: OverwriteOption = False,
@@ -96,7 +99,7 @@ def repair(
 
     Example: [bold]shardwriter repair out/train fixed/ --source photos/[/bold]
     """
-    with reported(verbose=verbose, left=lambda: None):
+    with reported(verbose=verbose, left=lambda: _left(path, out)):
         from shardwriter.errors import OptionError
         from shardwriter.naming import Output
         from shardwriter.options import RunOptions
@@ -191,3 +194,12 @@ def _print(report: RepairReport) -> None:
         typer.echo(f"repaired: {report.manifest or report.out}")
     color = "green" if report.is_whole else "red"
     typer.secho(report.verdict, fg=color, bold=True)
+
+
+def _left(path: str, out: str) -> str | None:
+    """Say what a repair that was stopped has left; None where that is nothing."""
+    from shardwriter.naming import Output, dataset_name
+
+    name = dataset_name(os.path.basename(path.rstrip("/")).partition("@")[0])
+    told = what_is_left(Output(out, name, "", None))
+    return None if told is None else told.replace("--resume", "the same command")

@@ -21,6 +21,7 @@ from shardwriter.cli.stats_options import (
     HtmlOption,
     LabelOption,
     LoaderWorkersOption,
+    MaxByteImbalanceOption,
     MaxImbalanceOption,
     PathsArgument,
     PolicyOption,
@@ -50,6 +51,7 @@ def stats(
     policy: PolicyOption = None,
     expect_records: ExpectRecordsOption = None,
     max_imbalance: MaxImbalanceOption = None,
+    max_byte_imbalance: MaxByteImbalanceOption = None,
     fail_on: FailOnOption = None,
     baseline: BaselineOption = None,
     html: HtmlOption = None,
@@ -66,7 +68,7 @@ def stats(
     with reported(verbose=verbose):
         from shardwriter.stats import stats as make_report
 
-        gates = gate_options(expect_records, max_imbalance, fail_on, baseline)
+        gates = gate_options(expect_records, max_imbalance, max_byte_imbalance, fail_on, baseline)
         plan = plan_options(world, loader_workers, batch_size, drop_last, policy)
         check_page(html)
         with reading_bar("reading") as progress:

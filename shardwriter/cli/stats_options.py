@@ -96,6 +96,15 @@ MaxImbalanceOption = Annotated[
         rich_help_panel=_GATES,
     ),
 ]
+MaxByteImbalanceOption = Annotated[
+    float | None,
+    typer.Option(
+        min=1.0,
+        metavar="R",
+        help="If a shard has over R times the mean bytes.",
+        rich_help_panel=_GATES,
+    ),
+]
 FailOnOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -157,6 +166,7 @@ def policy_names(texts: Sequence[str] | None) -> tuple[str, ...]:
 def gate_options(
     expect_records: int | None,
     max_imbalance: float | None,
+    max_byte_imbalance: float | None,
     fail_on: Sequence[str] | None,
     baseline: str | None,
 ) -> GateOptions:
@@ -171,6 +181,7 @@ def gate_options(
     return GateOptions(
         expect_records=expect_records,
         max_imbalance=max_imbalance,
+        max_byte_imbalance=max_byte_imbalance,
         fail_on=split_words(fail_on or []),
         baseline=None if baseline is None else load_baseline(baseline),
     )
@@ -187,8 +198,16 @@ def check_page(path: str | None) -> None:
     if path is None or is_url(path):
         return
     folder = os.path.dirname(path) or "."
-    if os.path.isdir(path) or not os.access(folder, os.W_OK):
-        raise OptionError("the page can not be written there", path=path, hint="name a file")
+    why = None
+    if os.path.isdir(path):
+        why = "it is a folder"
+    elif not os.path.isdir(folder):
+        why = "there is no such folder"
+    elif not os.access(folder, os.W_OK):
+        why = "nothing can be written in its folder"
+    if why is not None:
+        hint = "--html names a file in a folder that is there"
+        raise OptionError(f"the page can not be written: {why}", path=path, hint=hint)
 
 
 @dataclass(frozen=True)

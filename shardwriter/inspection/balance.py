@@ -53,20 +53,6 @@ def balance_text(balance: Mapping[str, Any]) -> str:
     return f"balance {records:.2f} (bytes {sizes:.2f})"
 
 
-def balance_detail(balance: Mapping[str, Any]) -> str:
-    """Return one line with the numbers behind the balance, and the shards that are to blame."""
-    records = balance["records"]
-    if records["largest"] is None:
-        return "there are no shards"
-    if records["min"] == records["max"]:
-        return f"every shard has {records['max']:,} records"
-    return (
-        f"{records['largest']} has {records['max']:,} records and {records['smallest']} has "
-        f"{records['min']:,}; the mean is {records['mean']:,.1f}, the standard deviation "
-        f"{records['std']:,.1f}"
-    )
-
-
 def _spread(paths: Sequence[str], numbers: Sequence[int]) -> dict[str, Any]:
     """Return the distribution of a number over shards; of equal shards the first is named."""
     if len(paths) != len(numbers):

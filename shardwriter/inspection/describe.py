@@ -36,7 +36,8 @@ def describe(report: SetReport, plan: PlanOptions | None) -> None:
     _describe_labels(report)
     labels = [scan.payloads.labels for scan in scans if scan.payloads and scan.payloads.labels]
     if report.sizes.count and labels and not any(scan.num_labelled for scan in labels):
-        notes.append(f"no record has a value of {labels[0].feature!r}: is the label called so?")
+        name = labels[0].feature
+        notes.append(f"no record has a value of {name!r}; `shardwriter show` lists the features")
     notes += filter(None, [label_note(report.labels), shuffle_note(report.shuffle)])
     notes += _describe_features(report)
     if plan is not None:

@@ -9,8 +9,7 @@ parse as some proto, so what is surest is asked for first: a grammar that every 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from shardwriter import example
@@ -35,8 +34,6 @@ KINDS: Final = (
 """All that :func:`payload_kind` answers."""
 
 _TEXT: Final = bytes(range(0x20, 0x7F)) + b"\t\n\r\f" + bytes(range(0x80, 0x100))
-_FULL_CHECKS: Final = 64  # of the first records, and then of one in as many
-_MAX_HEADS: Final = 4096
 
 _BMP_HEADERS: Final = frozenset([12, 40, 52, 56, 64, 108, 124])
 
@@ -75,119 +72,6 @@ def payload_kind(payload: bytes) -> str:
     if _is_text(payload):
         return "json" if _is_json(payload) else "text"
     return "bytes" if fields_of(payload) is None else "other proto"
-
-
-def kinds_of(payloads: Iterable[bytes]) -> Counter[str]:
-    """Count the kinds of many records, fast where they are of one kind.
-
-    See :class:`KindCounter` for what is not looked at.
-
-    Args:
-        payloads: Records, one after the other.
-    """
-    counter = KindCounter()
-    counter.add(payloads)
-    return counter.kinds
-
-
-class KindCounter:
-    """Counts the kinds of records that come batch by batch.
-
-    The first 64 records, and of the later ones every 64th, are looked at whole by
-    :func:`payload_kind`. Any other counts as an Example, or a SequenceExample, where the sizes of
-    its outer fields fill it to the last byte and the name of its first feature is one that such a
-    record had before. So a record with the head of an Example and rubbish behind it is found by
-    chance only; nothing else is taken for an Example.
-
-    Attributes:
-        kinds: How many records of each kind there were.
-    """
-
-    def __init__(self) -> None:
-        self.kinds: Counter[str] = Counter()
-        self._known: dict[bytes, str] = {}  # kind by head
-        self._num_seen = 0
-
-    def add(self, payloads: Iterable[bytes]) -> None:
-        """Count records."""
-        known, num_seen = self._known, self._num_seen
-        found: dict[str, int] = dict.fromkeys(_HEADED, 0)
-        for payload in payloads:
-            num_seen += 1
-            if num_seen > _FULL_CHECKS and num_seen % _FULL_CHECKS:
-                head = _head(payload)
-                if head in known:
-                    found[known[head]] += 1
-                    continue
-            kind = payload_kind(payload)
-            self.kinds[kind] += 1
-            if kind in _HEADED and len(known) < _MAX_HEADS:
-                head = _head(payload)
-                if head:
-                    known[head] = kind
-        self._num_seen = num_seen
-        self.kinds.update({kind: count for kind, count in found.items() if count})
-
-
-_HEADED: Final = ("Example", "SequenceExample")
-
-
-def _head(payload: bytes) -> bytes:
-    """Return the name of the first feature with its tag and size; a SequenceExample's has a mark.
-
-    Empty where the outer fields do not fill the record, or no name is to be had.
-    """
-    size = len(payload)
-    if size < 6:
-        return b""
-    first, end = payload[0], payload[1]
-    at = 2
-    if end >= 0x80:
-        end, at = _size_at(payload, 1)
-    end += at
-    if end == size:
-        if first == 0x0A:
-            return _first_name(payload, at, end)
-        return b"\x12" + _first_name(payload, at, end) if first == 0x12 else b""
-    # A context, and behind it feature lists to the end.
-    if first != 0x0A or end + 2 > size or payload[end] != 0x12:
-        return b""
-    num_bytes, behind = _size_at(payload, end + 1)
-    if behind + num_bytes != size:
-        return b""
-    if end > at:
-        return b"\x12" + _first_name(payload, at, end)
-    return b"\x12" + _first_name(payload, behind, size)
-
-
-def _first_name(payload: bytes, at: int, end: int) -> bytes:
-    """Return the name of the entry that begins a map, with its tag and size; empty for none."""
-    if end - at < 4 or payload[at] != 0x0A:
-        return b""
-    entry_end = payload[at + 1]
-    at += 2
-    if entry_end >= 0x80:
-        entry_end, at = _size_at(payload, at - 1)
-    entry_end += at
-    # A name of more than 127 bytes takes the long way.
-    if entry_end > end or entry_end - at < 4 or payload[at] != 0x0A or payload[at + 1] >= 0x80:
-        return b""
-    behind = at + 2 + payload[at + 1]
-    if behind >= entry_end or payload[behind] != 0x12:
-        return b""
-    return payload[at:behind]
-
-
-def _size_at(data: bytes, at: int) -> tuple[int, int]:
-    """Read a size; one that is cut off or too long reaches behind everything."""
-    value = shift = 0
-    for place in range(at, min(at + 5, len(data))):
-        byte = data[place]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place + 1
-        shift += 7
-    return 1 << 62, at
 
 
 def _is_image(payload: bytes) -> bool:

@@ -12,7 +12,7 @@ from shardwriter.example_bodies import SingleBlobs
 from shardwriter.example_columns_wire import decode_plain_columns, put_rows
 from shardwriter.example_wire import Values, decode_example
 from shardwriter.inspection.features.feature_stats import FeatureStats
-from shardwriter.inspection.kinds import kinds_of, payload_kind
+from shardwriter.inspection.kinds import payload_kind
 from shardwriter.inspection.labels.label_scan import MAX_SEQUENCE, LabelScan
 from shardwriter.sequence_example import decode_sequence_example
 
@@ -48,9 +48,6 @@ class PayloadStats:
     def add(self, payloads: Sequence[bytes]) -> None:
         """Add the payloads of consecutive records."""
         if not payloads:
-            return
-        if self.features is None and self.labels is None:
-            self.kinds.update(kinds_of(payloads))
             return
         columns, plain = decode_plain_columns(payloads)
         odd = np.flatnonzero(~plain).tolist()

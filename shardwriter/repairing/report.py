@@ -73,7 +73,7 @@ class ShardResult:
         action: What was done.
         state: What was found; see :data:`shardwriter.repairing.survey.State`.
         num_records: Records that it has now.
-        num_lost: Records that it had; None for a number that is not known.
+        num_lost: Records that it has lost; None for a number that is not known.
         num_unplaced: Good records that were left out, as nobody knows which items they are.
         detail: The first thing that was wrong with it.
     """
@@ -160,16 +160,16 @@ class RepairReport:
         for shard in self.shards:
             count[shard.action] += 1
         shards = ", ".join(f"{n:,} {action}" for action, n in count.items() if n)
-        would = "would be: " if self.is_dry_run else ""
+        would = "would be " if self.is_dry_run else ""
         if self.is_whole:
-            return f"WHOLE: {self.num_records:,} records in shards {would}{shards}"
+            return f"WHOLE: {self.num_records:,} records; shards: {would}{shards}"
         items = [entry.item for entry in self.lost if entry.num_lost and entry.item is not None]
         runs = to_runs(sorted(items))
         named = ", ".join(_run_text(run) for run in runs[:5]) + (", ..." if len(runs) > 5 else "")
         lost = "an unknown number of" if self.num_lost is None else f"{self.num_lost:,}"
         lost += " record" if self.num_lost == 1 else " records"
         which = f" (items {named})" if named else ""
-        left = f"{self.num_records:,} in shards {would}{shards}"
+        left = f"{self.num_records:,} are left; shards: {would}{shards}"
         return f"INCOMPLETE: {lost} lost{which}; {left}"
 
     def ledger_lines(self) -> bytes:

@@ -199,7 +199,7 @@ def _how_other(
     if is_all or is_alike:
         return None
     if copied is not None:
-        return f"shard {copied} by this name"
+        return f"it is a copy of shard {copied}"
     if not without_fault:
         return None
     if found.num_records >= told.num_records:

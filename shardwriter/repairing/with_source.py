@@ -138,8 +138,6 @@ def report_of(
     good: Action = "kept" if in_place else "copied"
     results = [
         result_of(known, found, good if _stays(found, in_place=in_place) else "remade", [])
-        if found.state != "too-long" or not in_place
-        else result_of(known, found, "remade", [])
         for found in surveys
     ]
     return RepairReport(

@@ -46,8 +46,8 @@ def report_of(
     unplaced = sum(result.num_unplaced for result in results)
     if unplaced:
         notes.append(
-            f"{unplaced:,} good records lie behind losses that can not be counted, so nobody knows "
-            "which items they are: they are left out. The index would tell; so would --source"
+            f"good records behind losses that can not be counted: {unplaced:,}. Nobody knows which "
+            "items they are, so they are left out. The index would tell; so would --source"
         )
     guessed = [
         str(found.shard)
@@ -56,7 +56,7 @@ def report_of(
     ]
     if guessed:
         notes.append(
-            f"shards {', '.join(guessed[:5])} have too few records and no fault, and there is no "
+            f"too few records and no fault in shards {', '.join(guessed[:5])}, and there is no "
             "index that can be used: the last records are taken to be those that are missing"
         )
     if not known.is_lawful and lost:

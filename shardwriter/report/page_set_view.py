@@ -251,7 +251,8 @@ def _policy_row(policy: Mapping[str, Any], max_columns: int) -> View:
         "bars": rank_bars(samples, max_columns),
         "idle": number_text(policy["idle_workers"]),
         "dropped": number_text(policy["num_dropped"]),
-        "repeated": number_text(None if repeated is None else repeated + (padded or 0)),
+        "repeated": number_text(repeated),
+        "padded": number_text(padded),
     }
 
 

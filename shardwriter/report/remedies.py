@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _BROKEN: Final = (
-    "`shardwriter repair PATH OUT` keeps every good record; with --source SOURCE it makes the "
-    "shard anew"
+    "`shardwriter repair PATH OUT` keeps every good record; of a dataset with a manifest, "
+    "--source SOURCE makes the shard anew"
 )
 _NOT_THE_WRITTEN: Final = (
-    "copy the shard again from where it was written, or make it anew with `shardwriter repair "
-    "PATH OUT --source SOURCE`"
+    "copy the shard again from where it was written; of a dataset with a manifest, `shardwriter "
+    "repair PATH OUT --source SOURCE` makes it anew"
 )
 _INDEX: Final = "`shardwriter index PATH` makes the index anew"
 _TABLE: Final = (
-    "make the table of offsets anew, with `shardwriter index PATH --idx` or DALI's tfrecord2idx"
+    "make the table of offsets anew: `shardwriter index PATH --idx` for a whole set of plain "
+    "shards, else DALI's tfrecord2idx"
 )
 _METADATA: Final = "write the metadata anew with tfds.folder_dataset.write_metadata"
 _COUNT: Final = (
@@ -24,7 +25,8 @@ _COUNT: Final = (
 _REMEDIES: Final = {
     "torn-tail": "`shardwriter repair PATH OUT` copies the records without the zeros behind them",
     "no-crc": "the writer left the checksums out: nothing proves these records; `shardwriter "
-    "repair PATH OUT --trust-no-crc` copies them with checksums",
+    "repair PATH OUT --trust-no-crc` copies them with checksums, where no manifest or index "
+    "speaks of them",
     "unmasked-crc": "the writer forgot the mask of the checksums: mend it there; `shardwriter "
     "repair PATH OUT` copies these records with right ones",
     "misnamed": "rename the file, so that its name says what is in it",
@@ -69,6 +71,9 @@ def remedies(defects: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 def aftermath(defect: Mapping[str, Any]) -> str:
     """Say what is lost with a defect, and where good records begin again; "" if nothing tells."""
     told = []
+    behind = defect.get("num_recoverable")
+    if defect["kind"] == "unmasked-crc":
+        return f"readers refuse {behind:,} of them, which `shardwriter repair` keeps"
     if "num_lost" in defect:
         lost = defect["num_lost"]
         if lost is None:
@@ -77,7 +82,6 @@ def aftermath(defect: Mapping[str, Any]) -> str:
             told.append(f"{lost:,} record{'s' * (lost != 1)} lost")
     if defect.get("resync_offset") is not None:
         told.append(f"good again at byte {defect['resync_offset']:,}")
-    behind = defect.get("num_recoverable")
     if behind:
         told.append(
             f"{behind:,} good record{'s' * (behind != 1)} behind it, which only "

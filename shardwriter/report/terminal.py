@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shardwriter.inspection.labels.label_mix import initial_dist_text
 from shardwriter.render import bytes_text, clean, plural
 from shardwriter.report.feature_table import print_drift, print_features
 from shardwriter.report.plan_table import print_plan
@@ -22,6 +23,7 @@ from shardwriter.report.set_tables import print_facts, print_labels, print_shard
 
 _MAX_DEFECTS: Final = 20
 _MAX_NOTES: Final = 40
+_MAX_SHARES: Final = 100
 
 
 def print_report(
@@ -48,7 +50,10 @@ def print_report(
             say(console, heading, "bold")
         print_shards(console, files, damaged, all_shards=all_shards)
         print_facts(console, shard_set, len(files))
-        print_labels(console, shard_set.get("labels") or {})
+        labels = shard_set.get("labels") or {}
+        print_labels(console, labels)
+        if labels.get("source") == "records" and labels.get("initial_dist"):
+            say(console, initial_dist_text(labels, max_labels=_MAX_SHARES))
         print_features(console, shard_set.get("features") or {}, shard_set.get("num_records"))
         print_drift(console, shard_set.get("drift") or [])
         _print_plan(console, shard_set.get("plan") or {})

@@ -32,10 +32,10 @@ class PlanOptions:
         for name, least in (("world", 1), ("loader_workers", 0), ("batch_size", 1)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise OptionError(f"{name} is {value!r}: it is a number from {least} on")
+                raise OptionError(f"{name} is {value!r}", hint=f"give a number from {least} on")
         size = self.record_bytes
         if size is not None and not (isinstance(size, (int, float)) and 0 < size < 2**63):
-            raise OptionError(f"record_bytes is {size!r}: it is a number of bytes over 0")
+            raise OptionError(f"record_bytes is {size!r}", hint="give a number of bytes over 0")
 
     @property
     def num_lanes(self) -> int:

@@ -7,7 +7,7 @@ same for any order and division of the numbers.
 from __future__ import annotations
 
 import math
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -219,12 +219,12 @@ class NumberStats:
         return entry
 
     def _rounded_mean(self) -> float:
-        if not self._origin:
+        if self._is_float:
             return _rounded(self.mean)
-        mean = Decimal(self._origin) + Decimal(self._mean)
-        # A float as large has no more than four digits behind the point.
-        digits = _DIGITS - 1 - math.floor(math.log10(self.std)) if self.std else 0
-        return float(round(mean, min(digits, 4)))
+        # By the spread, which is the same wherever integers were measured from.
+        mean = Fraction(self._origin) + Fraction(self._mean)
+        digits = _DIGITS - 1 - math.floor(math.log10(self.std)) if self.std else _DIGITS
+        return float(round(mean, digits))
 
     def num_distinct(self) -> tuple[int, int, int]:
         """Return how many different finite numbers there are, and bounds of it."""

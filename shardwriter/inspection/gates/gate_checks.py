@@ -12,6 +12,8 @@ from shardwriter.inspection.gates.differences import few
 DEFAULT_MAX_IMBALANCE: Final = 1.1  # of ``--fail-on imbalance``, where no number is given
 
 Report: TypeAlias = "Mapping[str, Any]"
+_ADD_LABEL = ": add --label FEATURE"
+
 Problems: TypeAlias = "list[str]"
 Check: TypeAlias = "Callable[[Report], Problems]"
 
@@ -24,12 +26,17 @@ def uneven_records(report: Report, limit: float) -> Problems:
     """Name sets and policies of training whose largest shard or rank is over the limit."""
     problems = uneven(report, "records_max_over_mean", "records", limit)
     for name, policy in _policies(report):
-        samples = policy.get("samples") or []
-        mean = sum(samples) / len(samples) if samples else 0
-        if mean and max(samples) / mean > limit:
+        samples = policy.get("samples")
+        if not samples:
+            continue
+        # The list may stand for the first ranks only; these are of all.
+        mean = policy.get("num_samples", sum(samples)) / policy.get("world", len(samples))
+        least = policy.get("samples_min", min(samples))
+        most = policy.get("samples_max", max(samples))
+        if mean and most / mean > limit:
             problems.append(
-                f"{name}under {_title(policy)} a rank gets {max(samples) / mean:.2f} times the "
-                f"mean ({min(samples):,} to {max(samples):,} samples)"
+                f"{name}under {_title(policy)} a rank gets {most / mean:.2f} times the "
+                f"mean ({least:,} to {most:,} samples)"
             )
     return problems
 
@@ -57,10 +64,14 @@ def _sets(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _policies(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
     return [
-        (name, policy)
+        (name, {**policy, **_world_of(entry)})
         for name, entry in _sets(report)
         for policy in (entry.get("plan") or {}).get("policies", [])
     ]
+
+
+def _world_of(entry: Mapping[str, Any]) -> dict[str, int]:
+    return {key: entry["plan"][key] for key in ("world",) if key in entry["plan"]}
 
 
 def _title(policy: Mapping[str, Any]) -> str:
@@ -138,7 +149,10 @@ def _labelled(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
     sets = _sets(report)
     for name, entry in sets:
         if not (entry.get("labels") or {}).get("counts") and entry.get("num_records"):
-            raise Untold(f"{name}labels were not counted: add --label FEATURE")
+            shuffle = entry.get("shuffle") or {}
+            if shuffle.get("by") == "label":
+                raise Untold(f"{name}{shuffle['detail']}")
+            raise Untold(f"{name}labels were not counted{_ADD_LABEL}")
     return sets
 
 
@@ -170,7 +184,7 @@ def _unshuffled(report: Report) -> Problems:
             continue
         if verdict in (None, "unknown"):
             why = shuffle.get("detail") or "neighbours were not compared"
-            raise Untold(f"{name}{why}: add --label FEATURE")
+            raise Untold(name + why + ("" if shuffle.get("by") == "label" else _ADD_LABEL))
         if verdict != "shuffled":
             detail = shuffle.get("detail") or "records stand in an order"
             problems.append(f"{name}{verdict}: {detail}")

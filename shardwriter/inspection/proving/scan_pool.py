@@ -20,9 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shardwriter.compression import SUFFIXES
 from shardwriter.engines.channel import Mailbox, above_standard
 from shardwriter.engines.cores import usable_cores
@@ -43,16 +40,12 @@ from shardwriter.inspection.proving import scan_worker
 scan_worker.main(int(sys.argv[1]))
 """
 
-Ends = Sequence[NDArray[np.uint64] | None]
-
 
 def scan_files(
     paths: Sequence[str],
     options: ScanOptions = DEFAULT_SCAN,
     num_workers: int | None = None,
     progress: Callable[[int], None] | None = None,
-    *,
-    ends: Ends | None = None,
 ) -> list[FileScan]:
     """Scan files, on several cores where that pays.
 
@@ -61,7 +54,6 @@ def scan_files(
         options: What to prove, and what to look for.
         num_workers: Processes; by default as many as there are cores, and none for few bytes.
         progress: Told now and then of the bytes that were read, of all files together.
-        ends: For each file where its frames end, or None; see :func:`scan_file`.
 
     Returns:
         The scans, in the order of ``paths``.
@@ -71,20 +63,19 @@ def scan_files(
         WorkerDied: A process ended that should not have; the error names its file.
         RunError: No process can be started.
     """
-    tables: Ends = ends if ends is not None else [None] * len(paths)
     if num_workers == 1 or len(paths) < 2:
-        return _scan_here(paths, options, tables, progress)
+        return _scan_here(paths, options, progress)
     sizes = [_file_bytes(path) for path in paths]
     if num_workers is None:
         work = sum(map(partial(_effort, options), paths, sizes))
         num_workers = usable_cores() if _can_start() and work > SMALL_BYTES else 1
     num_workers = min(num_workers, len(paths))
     if num_workers == 1:
-        return _scan_here(paths, options, tables, progress)
+        return _scan_here(paths, options, progress)
     order = sorted(range(len(paths)), key=lambda place: -sizes[place])
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(_started(number)) for number in range(num_workers)]
-        return _Scanning(paths, options, tables, progress).run(workers, order)
+        return _Scanning(paths, options, progress).run(workers, order)
 
 
 def _effort(options: ScanOptions, path: str, file_bytes: int) -> float:
@@ -97,7 +88,6 @@ def _effort(options: ScanOptions, path: str, file_bytes: int) -> float:
 def _scan_here(
     paths: Sequence[str],
     options: ScanOptions,
-    ends: Ends,
     progress: Callable[[int], None] | None,
 ) -> list[FileScan]:
     scans: list[FileScan] = []
@@ -107,8 +97,8 @@ def _scan_here(
         if progress is not None:
             progress(done_bytes + num_bytes)
 
-    for path, table in zip(paths, ends, strict=True):
-        scans.append(scan_file(path, options, ends=table, progress=tell))
+    for path in paths:
+        scans.append(scan_file(path, options, progress=tell))
         done_bytes += scans[-1].file_bytes
     tell(0)
     return scans
@@ -173,12 +163,10 @@ class _Scanning:
         self,
         paths: Sequence[str],
         options: ScanOptions,
-        ends: Ends,
         progress: Callable[[int], None] | None,
     ) -> None:
         self._paths = paths
         self._options = options
-        self._ends = ends
         self._progress = progress
         self._scans: dict[int, FileScan] = {}
         self._read_bytes: dict[int, int] = {}
@@ -207,7 +195,7 @@ class _Scanning:
         worker.place = waiting.popleft() if waiting else None
         if worker.place is not None:
             path = self._paths[worker.place]
-            task = (path, self._options, self._ends[worker.place])
+            task = (path, self._options)
             worker.mailbox.put(scan_worker.FILE, pickle.dumps(task, 5))
 
     def _take(self, worker: _Worker, waiting: deque[int]) -> None:

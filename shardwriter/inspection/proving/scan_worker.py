@@ -12,7 +12,7 @@ from shardwriter.engines.channel import Channel
 from shardwriter.engines.failures import pack_failure
 from shardwriter.inspection.proving.scan import scan_file
 
-FILE: Final = 1  # to it: pickled path, options, ends
+FILE: Final = 1  # to it: pickled path, options
 SCANNED: Final = 11  # from it: a pickled FileScan
 READ: Final = 12  # bytes of the file that were read so far
 FAILED: Final = 13
@@ -37,9 +37,9 @@ def main(descriptor: int) -> None:
 
     try:
         while (message := channel.receive()) is not None:
-            path, options, ends = pickle.loads(message[1])
+            path, options = pickle.loads(message[1])
             try:
-                scan = scan_file(path, options, ends=ends, progress=progress)
+                scan = scan_file(path, options, progress=progress)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is for the program
                 channel.send(FAILED, pack_failure(error))
             else:

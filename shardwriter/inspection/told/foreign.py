@@ -214,7 +214,7 @@ def hold_against_told(told: Iterable[Told], found: Mapping[str, Found]) -> list[
     for entry in told:
         there = found.get(entry.path)
         if entry.problem is not None:
-            findings.append(Finding(f"{entry.by}-broken", entry.source, _broken(entry)))
+            findings.append(Finding(f"{entry.by}-broken", entry.source, entry.problem))
         elif there is None or there.is_damaged:
             continue
         elif entry.by == "tfds":
@@ -222,17 +222,6 @@ def hold_against_told(told: Iterable[Told], found: Mapping[str, Found]) -> list[
         elif (finding := _other_frames(entry, there)) is not None:
             findings.append(finding)
     return findings + _other_lengths(of_tfds)
-
-
-_ANEW = {
-    "idx": "make it anew with `shardwriter index --idx`, or DALI reads from wrong offsets",
-    "index": "make it anew with `shardwriter index`",
-    "tfds": "write it anew with tfds.folder_dataset.write_metadata",
-}
-
-
-def _broken(told: Told) -> str:
-    return f"{told.problem}; {_ANEW[told.by]}"
 
 
 def _other_frames(told: Told, found: Found) -> Finding | None:
@@ -249,7 +238,6 @@ def _other_frames(told: Told, found: Found) -> Finding | None:
             detail = f"{is_other} take {size:,} bytes and does not"
             if found.num_records != told.num_records:
                 detail += f" ({counts})"
-            detail += f"; {_ANEW[told.by]}"
             return Finding(
                 f"{told.by}-offset", told.path, detail, wrong, None, start, told.shard_index
             )

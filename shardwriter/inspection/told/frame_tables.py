@@ -171,25 +171,6 @@ def _is_of(path: str, ends: NDArray[np.uint64]) -> bool:
     return right > 0 or not asked
 
 
-def num_lost_from(ends: NDArray[np.uint64], offset: int) -> int | None:
-    """Count the records from a frame on; None where no frame of the table begins there.
-
-    Args:
-        ends: uint64[n] from :func:`known_ends`.
-        offset: Where the first frame that can not be read begins.
-    """
-    record = record_at(ends, offset)
-    return None if record is None else len(ends) - record
-
-
-def record_at(ends: NDArray[np.uint64], offset: int) -> int | None:
-    """Return which record's frame begins at an offset; None where none does."""
-    if offset == 0:
-        return 0
-    place = int(np.searchsorted(ends, np.uint64(offset)))
-    return place + 1 if place < len(ends) and int(ends[place]) == offset else None
-
-
 def first_wrong_frame(path: str, ends: NDArray[np.uint64]) -> int | None:
     """Return the first record whose frame in a local plain file is not as long as a table says.
 
