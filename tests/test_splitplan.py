@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
@@ -198,6 +198,7 @@ def test_no_records_is_no_error():
     num_shards=st.integers(1, 90),
     num_readers=st.integers(1, 30),
 )
+@example(num_records=4, num_shards=16, num_readers=2)
 def test_good_numbers_are_the_nearest_multiples_of_the_readers(
     num_records, num_shards, num_readers
 ):

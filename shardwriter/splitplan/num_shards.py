@@ -35,10 +35,8 @@ def good_num_shards(num_records: int, num_shards: int, num_readers: int) -> list
     A shard has at least one record, so there is none where readers are more than records.
     """
     largest = num_records // num_readers
-    middle = num_shards // num_readers
+    middle = min(num_shards // num_readers, largest)
     turns = range(max(1, middle - _MAX_GOOD), min(largest, middle + _MAX_GOOD) + 1)
-    if not len(turns) and largest:
-        turns = range(max(1, largest - _MAX_GOOD), largest + 1)
     found = [turn * num_readers for turn in turns]
     return sorted(found, key=lambda n: (abs(n - num_shards), n))[:_MAX_GOOD]
 
