@@ -6,6 +6,8 @@
     with sw.open_writer("out/val@4") as writer:           # or push records yourself
         writer.write({"image": array, "label": 3})
     print(sw.stats("out/train@16").verdict)
+    for example in sw.open("out/train").shuffle(seed=0, epoch=3):  # or [i], split(rank, world)
+        ...
 
 Importing this package imports numpy and nothing heavier. Names are bound at once and not on first
 use: ``write``, ``stats`` and ``verify`` are functions here and modules below, and the import of a
@@ -17,13 +19,16 @@ from __future__ import annotations
 from typing import Any
 
 from shardwriter.crc32c import masked_crc32c
-from shardwriter.errors import DataError, RunError, ShardwriterError, UsageError
+from shardwriter.errors import DataError, RunError, ShardwriterError, UnequalSteps, UsageError
 from shardwriter.example import UNSET, decode_example, encode_example
 from shardwriter.example_columns import Column, decode_columns, encode_columns
 from shardwriter.feature_types import FeatureType
 from shardwriter.manifest import Manifest, load_manifest
 from shardwriter.options import SKIP, RunOptions
 from shardwriter.push import open_sharded_writers, open_writer
+from shardwriter.readers.dataset import Dataset
+from shardwriter.readers.opening import open_dataset
+from shardwriter.readers.opening import open_dataset as open  # noqa: A004
 from shardwriter.repair import repair
 from shardwriter.stats import stats
 from shardwriter.tfrecord import TFRecordWriter
@@ -37,12 +42,14 @@ __all__ = [
     "UNSET",
     "Column",
     "DataError",
+    "Dataset",
     "FeatureType",
     "Manifest",
     "RunError",
     "RunOptions",
     "ShardwriterError",
     "TFRecordWriter",
+    "UnequalSteps",
     "UsageError",
     "current_worker",
     "decode_columns",
@@ -51,6 +58,8 @@ __all__ = [
     "encode_example",
     "load_manifest",
     "masked_crc32c",
+    "open",
+    "open_dataset",
     "open_sharded_writers",
     "open_writer",
     "read_records",

@@ -7,6 +7,7 @@
     |   |-- OptionError         an option, name or callable is wrong, or contradicts another
     |   |-- OutputExists        a finished or unfinished dataset of this name is there
     |   |-- OutputBusy          another process is writing this dataset right now
+    |   |-- UnequalSteps        ranks would take different numbers of steps, and hang
     |   `-- RunChanged          a run can not be resumed: source, options or code are others now
     |-- DataError               exit 1: the data is at fault
     |   |-- SourceError         an input is missing, empty or malformed
@@ -154,6 +155,27 @@ class OutputBusy(UsageError):
 
 class RunChanged(UsageError):
     """A run can not be resumed: the source, an option that decides bytes, or code has changed."""
+
+
+class UnequalSteps(UsageError, ValueError):
+    """The records do not divide by the ranks, and nobody said what to do then.
+
+    Attributes:
+        num_records: How many were to be divided; None where that is not the fault.
+        world: By how many ranks.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        num_records: int | None = None,
+        world: int | None = None,
+        **where: Any,
+    ) -> None:
+        super().__init__(message, **where)
+        self.num_records = num_records
+        self.world = world
 
 
 class DataError(ShardwriterError):

@@ -24,6 +24,8 @@ Cells: TypeAlias = (
 )
 
 _WORD_BYTES: Final = 8
+# Lists over this gain nothing from being read together, and fall out of the processor's cache.
+_LONG_LIST_BYTES: Final = 1 << 14
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
 _ONE: Final = np.uint64(1)
 
@@ -61,6 +63,11 @@ def read_bodies(blob: bytes, data: NDArray[np.uint8], kind: str, body: Rows, end
     if kind == "float" and (sizes == 4).all():
         floats: NDArray[np.float32] = windows(data, 4)[body].view("<f4")
         return floats.astype(np.float32, copy=False)
+    if kind == "int64" and sizes.sum() >= _LONG_LIST_BYTES * sizes.size:
+        bounds = zip(body.tolist(), ends.tolist(), strict=True)
+        lists = [decode_varints(data[a:b]) for a, b in bounds]
+        alike = len({values.size for values in lists}) == 1
+        return np.stack(lists) if alike else [*lists]
     bodies = [blob[a:b] for a, b in zip(body.tolist(), ends.tolist(), strict=True)]
     if kind == "bytes":
         return SingleBlobs(bodies)
@@ -70,7 +77,8 @@ def read_bodies(blob: bytes, data: NDArray[np.uint8], kind: str, body: Rows, end
         flat, counts = packed.view("<f4").astype(np.float32), sizes // 4
     else:
         flat = decode_varints(packed)
-        counts = np.diff(np.cumsum(packed < 0x80)[np.cumsum(sizes) - 1], prepend=0)
+        # No row is empty, see `is_body`.
+        counts = np.add.reduceat(packed < 0x80, np.cumsum(sizes) - sizes, dtype=np.int64)
     if (counts == counts[0]).all():
         return flat.reshape(body.size, -1)
     splits = [0, *np.cumsum(counts).tolist()]

@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 
 from shardwriter.compressed_writer import ZLIB_HEAD
 from shardwriter.compression import Compression
-from shardwriter.errors import ManifestError
+from shardwriter.errors import ManifestError, SourceChanged
+from shardwriter.packing import MEMBER_BYTES
 from shardwriter.tfrecord import FRAME_BYTES
 
 MAGIC: Final = b"SWINDEX1"
@@ -102,13 +103,21 @@ class Place(NamedTuple):
 
 
 class Index:
-    """A mapped index.
+    """An index, mapped from its file or made in memory.
+
+    It can be pickled: a mapped one by its path.
 
     Attributes:
         compression: What the shards are compressed with.
         counts: int64[N] frames, members or blocks of each shard.
         gaps: uint64[g] items without a record.
+        piece_bytes: What the largest member or block has, uncompressed, by all that is known.
     """
+
+    piece_bytes: int = MEMBER_BYTES
+    compression: Compression
+    counts: NDArray[np.int64]
+    gaps: NDArray[np.uint64]
 
     def __init__(self, path: str | os.PathLike[str], name: str | None = None) -> None:
         """Map an index file.
@@ -127,14 +136,21 @@ class Index:
             head = file.read(32)
         if len(head) < 32 or head[:8] != MAGIC:
             self._refuse("it does not begin with SWINDEX1")
-        num_shards, kind, num_gaps = (int(n) for n in np.frombuffer(head, "<u8", 3, 8))
+        num_shards = int.from_bytes(head[8:16], "little")
+        if size % 8 or size < 32 + 8 * num_shards:
+            self._refuse(f"{size} bytes do not hold {num_shards} counts")
+        self._take(np.asarray(np.memmap(path, dtype="<u8", mode="r", offset=8)))
+        self._file: str | None = os.path.abspath(path)
+        self._state = _file_state(self._file)
+
+    def _take(self, numbers: NDArray[np.uint64]) -> None:
+        """Take the numbers behind the magic ones."""
+        num_shards, kind, num_gaps = (int(n) for n in numbers[:3])
         if kind not in _COMPRESSIONS:
             self._refuse(f"it is of kind {kind}, which is not known")
         self.compression = _COMPRESSIONS[kind]
         self._columns = columns(self.compression)
-        if size % 8 or size < 32 + 8 * num_shards:
-            self._refuse(f"{size} bytes do not hold {num_shards} counts")
-        numbers = np.memmap(path, dtype="<u8", mode="r", offset=8)
+        size = 8 + numbers.nbytes
         self.counts = numbers[3 : 3 + num_shards].astype(np.int64)
         if num_shards and not 0 <= self.counts.min() <= self.counts.max() <= len(numbers):
             self._refuse(f"{size} bytes do not hold the offsets of a shard")
@@ -143,7 +159,40 @@ class Index:
             self._refuse(f"{size} bytes do not hold {int(self.counts.sum())} offsets")
         self._numbers = numbers
         self._starts = starts
-        self.gaps = np.asarray(numbers[int(starts[-1]) :])
+        self._fast_numbers = numbers.data  # a number out of an array takes longer
+        self._fast_starts = starts.data
+        self.gaps = numbers[int(starts[-1]) :]
+
+    @classmethod
+    def of_shards(
+        cls,
+        shards: Sequence[NDArray[np.uint64]],
+        compression: Compression,
+        gaps: Sequence[int] = (),
+        name: str = "an index in memory",
+        piece_bytes: int = MEMBER_BYTES,
+    ) -> Index:
+        """Make an index in memory.
+
+        Args:
+            shards: What :func:`index_chunks` takes.
+            compression: What they are compressed with.
+            gaps: Items without a record.
+            name: What errors call it.
+            piece_bytes: What the largest member or block has, uncompressed.
+        """
+        index = cls.__new__(cls)
+        index._path, index._file, index.piece_bytes = name, None, piece_bytes
+        counts = [numbers.shape[-1] for numbers in shards]
+        head = np.array([len(counts), KINDS[compression], len(gaps), *counts], np.uint64)
+        parts = [head, *(np.ravel(numbers) for numbers in shards), np.asarray(gaps, np.uint64)]
+        index._take(np.concatenate(parts).astype("<u8", copy=False))
+        return index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._file is not None and _file_state(self._file) == self._state:
+            return _mapped, (self._file, self._path, self._state)
+        return _in_memory, (self._numbers, self._path, self.piece_bytes)
 
     def _refuse(self, why: str) -> NoReturn:
         raise ManifestError(
@@ -168,6 +217,15 @@ class Index:
         ends: NDArray[np.uint64] = self._shard(shard)[0]
         return ends
 
+    def records(self, shard: int) -> NDArray[np.uint64]:
+        """Return uint64[count]: the records up to the end of each member or block of a shard.
+
+        Raises:
+            ManifestError: The index has no such shard.
+        """
+        records: NDArray[np.uint64] = self._shard(shard)[-1]
+        return records
+
     def rows(self, shard: int) -> bytes:
         """Return what stands in the file beside a growing shard: its entries, one after the other.
 
@@ -186,6 +244,41 @@ class Index:
         if self._columns == 1:
             return len(numbers[0])
         return int(numbers[1, -1]) if numbers.shape[1] else 0
+
+    def span(self, shard: int, position: int) -> tuple[int, int]:
+        """Return where the frame of a record of a plain shard begins and ends; it has to exist."""
+        at = self._fast_starts[shard] + position
+        numbers = self._fast_numbers
+        return (numbers[at - 1] if position else 0), numbers[at]
+
+    def spans(
+        self, shards: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the same of many, int64[k] each."""
+        at = self._starts[shards] + positions
+        # With no record in front, what stands there is of another shard, or of the head.
+        begins = np.where(positions > 0, self._numbers[at - 1], np.uint64(0))
+        return begins.astype(np.int64), self._numbers[at].astype(np.int64)
+
+    def inflated_bytes(self, shards: NDArray[np.int64], positions: NDArray[np.int64]) -> int:
+        """Estimate what records of compressed shards take: each its part of its member or block.
+
+        Args:
+            shards: int64[k].
+            positions: int64[k].
+        """
+        total = 0
+        order = np.argsort(shards, kind="stable")
+        found, firsts = np.unique(shards[order], return_index=True)
+        for shard, rows in zip(found.tolist(), np.split(order, firsts[1:]), strict=True):
+            numbers = self._shard(shard)
+            pieces = np.searchsorted(numbers[1], positions[rows].astype(np.uint64), side="right")
+            here = numbers[:, pieces].astype(np.int64)
+            before = np.where(pieces > 0, numbers[:, pieces - 1].astype(np.int64), 0)
+            file_bytes, num_records = here - before
+            sizes = np.maximum(file_bytes, self.piece_bytes) // np.maximum(num_records, 1)
+            total += int(sizes.sum())
+        return total
 
     def place(self, shard: int, position: int) -> Place:
         """Return where record ``position`` of a shard is.
@@ -212,6 +305,31 @@ class Index:
         if not begin < end or num_records < 1:
             self._refuse(f"its offsets of shard {shard} go back at record {position}")
         return Place(begin, end, position - before, num_records)
+
+
+def _file_state(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def _mapped(path: str, name: str, state: tuple[int, int]) -> Index:
+    if _file_state(path) != state:
+        raise SourceChanged(
+            "the index has changed since the dataset was opened",
+            path=name,
+            hint="open the dataset again, when nothing writes to it",
+        )
+    return Index(path, name)
+
+
+def _in_memory(numbers: NDArray[np.uint64], name: str, piece_bytes: int) -> Index:
+    index = Index.__new__(Index)
+    index._path, index._file, index.piece_bytes = name, None, piece_bytes
+    index._take(numbers)
+    return index
 
 
 def dali_index(ends: NDArray[np.uint64]) -> bytes:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.compressed_writer import ZLIB_TAIL_BYTES
-from shardwriter.compression import Compression, open_stream
+from shardwriter.compression import Compression
 from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import ManifestError, OptionError, StorageError
 from shardwriter.index import KINDS, Index, dali_index, index_chunks, index_head
@@ -25,7 +25,7 @@ from shardwriter.publication import is_committed, roll_forward
 from shardwriter.rundir import RunDirectory
 from shardwriter.shard_sets import ShardSet
 from shardwriter.storage import LocalStorage
-from shardwriter.storage.inputs import inputs_for
+from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES
 from shardwriter.tfrecord_reader import read_frames
@@ -153,7 +153,7 @@ def _claimed(shard_set: ShardSet) -> Iterator[RunDirectory]:
 
 def _remake(shard_set: ShardSet, run: RunDirectory, *, dali: bool) -> dict[str, Any]:
     assert shard_set.pattern is not None
-    compression = _compression(shard_set)
+    compression = shard_compression(shard_set)
     if dali and compression != "none":
         raise OptionError(
             f".idx files are of plain shards only, and these are {compression}",
@@ -191,15 +191,16 @@ def _num_records(rows: NDArray[np.uint64]) -> int:
     return int(rows[1, -1]) if len(rows[0]) else 0
 
 
-def _compression(shard_set: ShardSet) -> Compression:
+def shard_compression(shard_set: ShardSet) -> Compression:
     """Return what all shards of a set are compressed with, by content.
 
-    An empty file says nothing: it is a plain shard without records.
+    An empty file says nothing: it is a shard without records, whatever the others are.
     """
     found = {}
     for _, path in shard_set.shards:
         with storage_errors(path), open_stream(path) as stream:
-            found[stream.compression] = path
+            if stream.compression != "none" or stream.read(1):
+                found[stream.compression] = path
     if len(found) > 1:
         raise ManifestError(
             f"shards of one set are of several compressions: {', '.join(sorted(found))}",
@@ -210,6 +211,11 @@ def _compression(shard_set: ShardSet) -> Compression:
 
 
 def shard_rows(path: str, compression: Compression) -> NDArray[np.uint64]:
+    """Return what the index has of a shard, every CRC proven; see :func:`read_rows`."""
+    return read_rows(path, compression)[0]
+
+
+def read_rows(path: str, compression: Compression) -> tuple[NDArray[np.uint64], int]:
     """Return what the index has of a shard, every CRC proven.
 
     Args:
@@ -218,7 +224,8 @@ def shard_rows(path: str, compression: Compression) -> NDArray[np.uint64]:
 
     Returns:
         uint64[1, n]: the offset behind each frame. Of a compressed shard uint64[2, n]: the offset
-        behind each member or block, and the records up to there.
+        behind each member or block, and the records up to there. Behind it the bytes of the
+        largest member, uncompressed; 0 of a plain shard.
 
     Raises:
         CorruptFile: The shard is damaged, or is a zlib file that is not cut into blocks.
@@ -226,6 +233,12 @@ def shard_rows(path: str, compression: Compression) -> NDArray[np.uint64]:
         StorageError: It can not be read.
     """
     members: list[tuple[int, int]] = []  # offset behind it: in the file, in the stream
+    if compression == "zlib" and is_url(path):
+        raise ManifestError(
+            "the blocks of a zlib shard can only be found where it lies on a disk",
+            path=path,
+            hint="copy the dataset, with its manifest and index",
+        )
     with storage_errors(path):
         with open_stream(path) as stream:
             stream.note_members(lambda *ends: members.append(ends))
@@ -235,7 +248,7 @@ def shard_rows(path: str, compression: Compression) -> NDArray[np.uint64]:
             members = list(zlib_blocks(path))
     ends = np.cumsum(np.frombuffer(sizes, np.uint64), dtype=np.uint64)
     if compression == "none":
-        return ends.reshape(1, -1)
+        return ends.reshape(1, -1), 0
     file_ends, stream_ends = np.array(members, np.uint64).reshape(-1, 2).T
     records = np.searchsorted(ends, stream_ends, side="right")
     behind = np.concatenate((np.zeros(1, np.uint64), ends))[records]
@@ -245,7 +258,8 @@ def shard_rows(path: str, compression: Compression) -> NDArray[np.uint64]:
             path=path,
             hint="write the records again: members of our shards end with a record",
         )
-    return np.stack((file_ends, records.astype(np.uint64)))
+    largest = int(np.diff(stream_ends, prepend=np.uint64(0)).max(initial=0))
+    return np.stack((file_ends, records.astype(np.uint64))), largest
 
 
 def _replace(run: RunDirectory, path: str, chunks: Iterable[bytes]) -> None:

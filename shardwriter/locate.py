@@ -86,7 +86,10 @@ def find_one(path: str) -> ShardSet:
     sets = find_shard_sets([path])
     if len(sets) != 1:
         names = ", ".join(s.name for s in sets[:5])
-        raise OptionError(f"{path} holds {len(sets)} datasets ({names})", hint="name one of them")
+        hint = "name one of them"
+        if all(shard_set.pattern is None for shard_set in sets):
+            hint += ", or make shards of all: `shardwriter write` takes such files as its source"
+        raise OptionError(f"{path} holds {len(sets)} datasets ({names})", hint=hint)
     return sets[0]
 
 

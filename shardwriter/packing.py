@@ -30,7 +30,7 @@ from shardwriter.errors import OptionError
 Deflate = Literal["isal-2", "zlib-6"]
 """A library and its level. It is recorded and never chosen by what can be imported."""
 
-_MEMBER_BYTES: Final = 1 << 20
+MEMBER_BYTES: Final = 1 << 20
 _MIN_MEMBER_BYTES: Final = 1 << 16
 _ALL_MEMBERS_BYTES: Final = 64 << 20  # growing, of all shards together
 _REACH_BYTES: Final = (1 << 15) + 4  # further back no match of deflate can reach
@@ -84,13 +84,13 @@ class Packing:
 
     compression: Compression = "none"
     deflate: Deflate = "isal-2"
-    member_bytes: int = _MEMBER_BYTES
+    member_bytes: int = MEMBER_BYTES
 
     @classmethod
     def of(cls, compression: Compression, deflate: Deflate, num_shards: int) -> Packing:
         """Return the packing of N shards: many that grow together have smaller members."""
         shared = _ALL_MEMBERS_BYTES // num_shards
-        return cls(compression, deflate, max(_MIN_MEMBER_BYTES, min(_MEMBER_BYTES, shared)))
+        return cls(compression, deflate, max(_MIN_MEMBER_BYTES, min(MEMBER_BYTES, shared)))
 
     @property
     def is_plain(self) -> bool:
@@ -133,8 +133,9 @@ def lost_readers(compression: Compression) -> list[str]:
     if compression == "none":
         return []
     lines = [
-        f"{compression} shards can not be read by DALI, grain and the PyPI tfrecord loader, which "
-        f"take plain ones; TensorFlow needs compression_type={compression.upper()!r}"
+        f"{compression} shards can not be read by DALI, grain's own reader and whatever needs .idx "
+        f"files; shardwriter.open reads them, TensorFlow needs compression_type="
+        f"{compression.upper()!r}"
     ]
     if compression == "zlib":
         lines.append(

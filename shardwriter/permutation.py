@@ -22,8 +22,11 @@ ALGORITHM: Final = "feistel8/1"
 SORTED_UP_TO: Final = 1 << 16
 
 _U64 = NDArray[np.uint64]
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX = np.uint64(0xD6E8FEB86659FD93)
+_GOLDEN_INT: Final = 0x9E3779B97F4A7C15
+_MIX_INT: Final = 0xD6E8FEB86659FD93
+_MASK_64: Final = (1 << 64) - 1
+_GOLDEN = np.uint64(_GOLDEN_INT)
+_MIX = np.uint64(_MIX_INT)
 _SHIFT = np.uint64(32)
 
 
@@ -38,6 +41,7 @@ class Permutation:
 
     def __init__(self, size: int, seed: int, epoch: int = 0) -> None:
         self.size = size
+        self._key = size, seed, epoch
         data = b"".join(v.to_bytes(8, "little") for v in (size, seed, epoch))
         digest = blake2b(data, digest_size=64, person=b"shardwriter.perm").digest()
         self._keys: _U64 = np.frombuffer(digest, "<u8").astype(np.uint64)
@@ -53,6 +57,12 @@ class Permutation:
     def __len__(self) -> int:
         return self.size
 
+    def __repr__(self) -> str:
+        return "Permutation({}, seed={}, epoch={})".format(*self._key)
+
+    def __reduce__(self) -> tuple[type[Permutation], tuple[int, int, int]]:
+        return Permutation, self._key
+
     def __call__(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Map int64[k] places to the int64[k] items that stand there.
 
@@ -63,6 +73,29 @@ class Permutation:
         if self._order is not None:
             return np.asarray(self._order[places])
         return self._walk(places, self._round_trip)
+
+    def item(self, place: int) -> int:
+        """Map one place, for which arrays would cost ten times as much.
+
+        Raises:
+            IndexError: It lies outside of 0..n-1.
+        """
+        if not 0 <= place < self.size:
+            raise IndexError(f"an index lies outside of 0..{self.size - 1}")
+        if self._order is not None:
+            return int(self._order[place])
+        sides = int(self._rows), int(self._columns)
+        keys = self._keys.tolist()
+        while True:
+            cell = list(divmod(place, sides[1]))
+            for number, key in enumerate(keys):
+                side = number % 2
+                z = (cell[1 - side] ^ key) * _GOLDEN_INT & _MASK_64
+                z = (z ^ z >> 32) * _MIX_INT & _MASK_64
+                cell[side] = (cell[side] + ((z >> 32) * sides[side] >> 32)) % sides[side]
+            place = cell[0] * sides[1] + cell[1]
+            if place < self.size:
+                return place
 
     def inverse(self, items: ArrayLike) -> NDArray[np.int64]:
         """Map int64[k] items to the int64[k] places where they stand.

@@ -21,7 +21,7 @@ from shardwriter.index import Index
 from shardwriter.job import Job
 from shardwriter.layout import Gaps
 from shardwriter.naming import ShardPattern
-from shardwriter.record_at import read_piece
+from shardwriter.pieces import read_piece
 from shardwriter.rundir import RunDirectory
 
 _CHECKED_SHARDS: Final = 64

@@ -15,11 +15,12 @@ from shardwriter.errors import CorruptFile, ManifestError, StorageError, WireErr
 from shardwriter.example import decode_example, payload_kind
 from shardwriter.index import Index
 from shardwriter.indexing import open_index
-from shardwriter.layout import Gaps
 from shardwriter.locate import find_one
 from shardwriter.manifest import Manifest
-from shardwriter.record_at import IndexedReader
+from shardwriter.places import LawPlaces
+from shardwriter.record_at import RecordReader
 from shardwriter.shard_sets import ShardSet
+from shardwriter.storage.file_pool import FilePool, FileState
 from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfrecord import FRAME_BYTES
@@ -114,19 +115,24 @@ def _by_law(
     shard_set: ShardSet, manifest: Manifest, index: Index | None, wanted: range
 ) -> Iterator[_Raw]:
     """Yield records from where the law has put them."""
-    gaps = Gaps(manifest.gaps, manifest.num_shards)
-    indexed = None if index is None else IndexedReader(index)
+    places = LawPlaces(manifest.num_shards, manifest.gaps, manifest.num_records)
+    paths = [path for _, path in shard_set.shards]
     with closing(_Readers()) as readers:
-        cursors = [_Cursor(path, readers) for _, path in shard_set.shards]
+        read: Callable[[int, int], bytes]
+        if index is not None:
+            with storage_errors(shard_set.directory):
+                stats = inputs_for(paths[0]).stats(paths)
+            reader = RecordReader(index, FilePool(paths, [FileState.of(s) for s in stats]))
+            read = reader.payload
+        else:
+            cursors = [_Cursor(path, readers) for path in paths]
+
+            def read(shard: int, place: int) -> bytes:
+                return cursors[shard].at(place)
+
         for record in wanted[: max(0, manifest.num_records - wanted.start)]:
-            item = gaps.source_index(record)
-            shard, place = item % manifest.num_shards, gaps.position(item)
-            path = cursors[shard].path
-            if indexed is not None:
-                payload = indexed.read(path, shard, place)
-            else:
-                payload = cursors[shard].at(place)
-            yield _Raw(record, place, path, payload)
+            shard, place = places.place(record)
+            yield _Raw(record, place, paths[shard], read(shard, place))
 
 
 def _in_turn(shard_set: ShardSet, start: int) -> Generator[_Raw, None, None]:

@@ -217,3 +217,10 @@ def test_columns_decode_as_rows_do(payloads, edits):
             decode_example(payloads[caught.value.record_index])
         return
     same_values(decode_columns(payloads), rows)
+
+
+@pytest.mark.parametrize("second", [20_000, 19_999])
+def test_lists_that_are_too_long_to_be_joined_read_alike(second):
+    rows = [np.arange(size) % 300 for size in (20_000, second)]
+    found = decode_columns([encode_example({"x": row}) for row in rows])["x"]
+    assert all(np.array_equal(a, b) for a, b in zip(found, rows, strict=True))

@@ -105,3 +105,13 @@ def test_neighbours_are_spread_evenly():
     counts = np.bincount(items * 10 // size, minlength=10)
     assert counts.min() > 60  # 100 are expected in each tenth
     assert counts.max() < 140
+
+
+@pytest.mark.parametrize("size", [1, 10, 65_536, 65_537, 1_281_167, 10**9, 2**40])
+def test_one_place_is_the_same_as_many(size):
+    order = Permutation(size, 7, 3)
+    places = [p % size for p in (0, 1, 2, 999, 12_345, size // 2, size - 1)]
+    assert [order.item(place) for place in places] == order(places).tolist()
+    for outside in (-1, size):
+        with pytest.raises(IndexError, match="outside"):
+            order.item(outside)

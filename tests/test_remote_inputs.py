@@ -724,6 +724,20 @@ def test_a_dataset_without_its_index(remote, tmp_path):
     assert "can not be used" in notes[0]
 
 
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_dataset_at_a_url_is_a_sequence(remote, tmp_path, compression, with_index):
+    files = records(str(tmp_path), (("compression", compression),))
+    put_all(remote, {n: d for n, d in files.items() if with_index or not n.endswith(".index")})
+    with shardwriter.open(tmp_path / "made" / "t", decode=False) as here:
+        expected = list(here)
+    with shardwriter.open(f"{remote.root}/t", decode=False, max_open_files=2) as there:
+        assert list(there) == expected
+        assert [there[row] for row in (5, -1, 0)] == [expected[row] for row in (5, -1, 0)]
+        assert list(pickle.loads(pickle.dumps(there.shuffle(1)))) == list(there.shuffle(1))
+        assert len(there.notes) == (0 if with_index else 1)
+
+
 def test_an_index_is_not_made_at_a_url():
     with pytest.raises(OptionError, match="this is a URL"):
         make_index("gs://bkt/t")

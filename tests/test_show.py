@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwriter as sw
-from shardwriter.errors import CorruptFile, OptionError, StorageError
+from shardwriter.errors import CorruptFile, OptionError, SourceChanged
 from shardwriter.show import read_some
 
 COUNT, N = 26, 4
@@ -169,7 +169,7 @@ def test_a_shard_that_is_gone_meanwhile(dataset: Path) -> None:
     records = read_some(str(dataset / "t"), 0, 2)
     next(records)
     shard(dataset, 1).unlink()
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(SourceChanged) as caught:
         next(records)
     assert caught.value.path == str(shard(dataset, 1))
 

@@ -16,7 +16,7 @@ from shardwriter.index import columns
 from shardwriter.job import Job
 from shardwriter.kept import Kept
 from shardwriter.layout import Gaps
-from shardwriter.record_at import read_piece
+from shardwriter.pieces import read_piece
 from shardwriter.record_checks import last_piece
 from shardwriter.shard import ShardFile
 from shardwriter.worker import new_slot

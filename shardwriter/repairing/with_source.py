@@ -34,6 +34,7 @@ from shardwriter.run_facts import machine_facts
 from shardwriter.rundir import RunDirectory
 from shardwriter.selection import Selection
 from shardwriter.sources import Source
+from shardwriter.tfds.names import tfds_split_of
 
 _NEVER_S: Final = float("inf")
 _NEVER_BYTES: Final = 1 << 62
@@ -82,6 +83,7 @@ def options_of(manifest: Manifest, given: DatasetOptions) -> DatasetOptions:
         given,
         compression=compression["type"],
         deflate=compression.get("deflate", "isal-2"),
+        tfds=tfds_split_of(manifest.metadata),
     )
     if options.order != "source" or options.shuffle_seed is not None:
         return options

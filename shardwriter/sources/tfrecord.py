@@ -11,7 +11,7 @@ them is at hand. A compressed file can only be read through. Every CRC is checke
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Final, NamedTuple
@@ -24,10 +24,12 @@ from shardwriter.layout import to_runs
 from shardwriter.locate import find_shard_sets
 from shardwriter.manifest import Manifest
 from shardwriter.naming import parse_shard_file
+from shardwriter.places import LawPlaces
 from shardwriter.schema import FeatureSummary
 from shardwriter.shard_sets import ShardSet
 from shardwriter.sources.positions import OffsetTable, OpenFiles, file_changed
 from shardwriter.sources.record_file import RecordFile, damaged
+from shardwriter.storage.file_pool import FilePool, FileState, max_open_files
 from shardwriter.storage.inputs import (
     absolute,
     common_folder,
@@ -65,25 +67,31 @@ class _Throttled:
         return self._stream.read(min(size, self._most_bytes))
 
 
-class ReadingOrder:
-    """Where the records of a dataset stand, by their number in reading order.
+class _PooledFile:
+    """A file that is read on where it stood, and may be closed in between."""
 
-    Args:
-        num_shards: N.
-        gaps: Sorted items without a record.
-    """
+    def __init__(self, pool: FilePool, number: int) -> None:
+        self._pool = pool
+        self._number = number
+        self._at = 0
 
-    def __init__(self, num_shards: int, gaps: Sequence[int]) -> None:
-        self._num_shards = num_shards
-        self._before = [gap - k for k, gap in enumerate(gaps)]
-        self._rows: dict[int, list[int]] = {}  # of the gaps of a shard
-        for gap in gaps:
-            self._rows.setdefault(gap % num_shards, []).append(gap // num_shards)
+    def read(self, size: int, /) -> bytes:
+        data = self._pool.file(self._number).read_at(self._at, size)
+        self._at += len(data)
+        return data
 
-    def place(self, record: int) -> tuple[int, int]:
-        """Return the shard of a record, and its place there (see :mod:`shardwriter.layout`)."""
-        row, shard = divmod(record + bisect_right(self._before, record), self._num_shards)
-        return shard, row - bisect_left(self._rows.get(shard, ()), row)
+    def seek(self, offset: int, /) -> int:
+        self._at = offset
+        return offset
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def close(self) -> None:
+        """Leave it to the pool."""
 
 
 class TFRecordFiles:
@@ -113,13 +121,13 @@ class TFRecordFiles:
         self._manifest: Manifest | None = manifest
         self.summaries: Mapping[str, FeatureSummary] = manifest.features if manifest else {}
         self.notes: Sequence[str] = _notes(sets, manifest)
-        self._order: ReadingOrder | None = None
+        self._order: LawPlaces | None = None
         if manifest is not None:
-            self._order = ReadingOrder(manifest.num_shards, manifest.gaps)
+            self._order = LawPlaces(manifest.num_shards, manifest.gaps, manifest.num_records)
         self.random_access = self.travels = all(map(_is_plain, self._paths))
         self.num_items: int | None = manifest.num_records if manifest else None
         self._offsets = OffsetTable()
-        self._open_files = OpenFiles(_MAX_OPEN_FILES)
+        self._open_files = OpenFiles(min(_MAX_OPEN_FILES, max_open_files(None)))
         self._files: list[RecordFile] = []
         self._first_records: list[int] = []
         if self.random_access:
@@ -169,10 +177,13 @@ class TFRecordFiles:
         assert self._manifest is not None
         assert self._order is not None
         with ExitStack() as stack:
-            num_files = len(self._paths)
+            states = [FileState.of(stat) for stat in self._inputs.stats(self._absolute)]
+            most = min(_MAX_OPEN_FILES, max_open_files(None))
+            pool = FilePool(self._absolute, states, most)
+            stack.callback(pool.close)
             readers = [
-                stack.enter_context(closing(self._read(number, num_files)))
-                for number in range(num_files)
+                stack.enter_context(closing(self._read(number, pool)))
+                for number in range(len(self._paths))
             ]
             for record in range(self._manifest.num_records):
                 shard, place = self._order.place(record)
@@ -185,10 +196,14 @@ class TFRecordFiles:
                 expected = self._manifest.shards[shard].num_records
                 self._check_count(shard, expected + sum(1 for _ in reader))
 
-    def _read(self, number: int, num_open: int = 1) -> Generator[StreamedRecord, None, None]:
+    def _read(
+        self, number: int, pool: FilePool | None = None
+    ) -> Generator[StreamedRecord, None, None]:
         path = self._paths[number]
+        file = None if pool is None else _PooledFile(pool, number)
+        num_open = 1 if pool is None else len(self._paths)
         try:
-            with open_stream(self._absolute[number]) as stream:
+            with _opened(self._absolute[number], file) as stream:
                 throttled = _Throttled(stream, max(1 << 16, _STREAM_BYTES // num_open))
                 for place, payload in enumerate(read_frames(throttled)):
                     yield StreamedRecord(number, place, payload)
@@ -316,6 +331,10 @@ def _notes(sets: Sequence[ShardSet], manifest: Manifest | None) -> list[str]:
             "the order that they have there"
         )
     return notes
+
+
+def _opened(path: str, file: _PooledFile | None) -> OpenStream:
+    return open_stream(path) if file is None else OpenStream(path, file)
 
 
 def _is_plain(path: str) -> bool:

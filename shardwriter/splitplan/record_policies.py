@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwriter.errors import UnequalSteps
+from shardwriter.shares import Share, Uneven
 from shardwriter.splitplan.options import PlanOptions
 from shardwriter.splitplan.work import (
     Counts,
@@ -139,49 +141,56 @@ def hf_map(records: Counts, options: PlanOptions) -> Work:
 # -- ours ------------------------------------------------------------------------------------------
 
 
+def _ours(records: Counts, options: PlanOptions, uneven: Uneven) -> Work:
+    """Return what shardwriter's reader gives: `shardwriter.shares` with a policy.
+
+    Raises:
+        UnequalSteps: It refuses.
+    """
+    total = int(records.sum())
+    # Rank 0 is as good as any: all of them take the same steps.
+    share = Share(total, options.world, 0, uneven)
+    samples = share.num_samples * options.world
+    num_padded = samples - total if uneven == "pad" else 0
+    work = loaded(_same(share.num_samples, options), options, drop=False)
+    return Work(work.samples, work.steps, min(total, samples), num_padded=num_padded)
+
+
 def ours_drop(records: Counts, options: PlanOptions) -> Work:
     """Shardwriter's reader, ``drop``: floor(n / W) a rank."""
-    total = int(records.sum())
-    if total < options.world:
+    try:
+        work = _ours(records, options, "drop")
+    except UnequalSteps:
         return refused(
             options,
-            f"{total:,} records are fewer than {options.world:,} ranks",
+            f"{int(records.sum()):,} records are fewer than {options.world:,} ranks",
             "Every rank would read nothing, so all of them refuse before the epoch.",
             "use fewer ranks, or have the reader pad or wrap",
         )
-    work = loaded(_same(total // options.world, options), options, drop=False)
     return work.told("Ranks take turns at the records; the rest of the division is left out.")
-
-
-def _ours_filled(records: Counts, options: PlanOptions) -> tuple[Work, int]:
-    total = int(records.sum())
-    return loaded(_same(ceil_div(total, options.world), options), options, drop=False), total
 
 
 def ours_pad(records: Counts, options: PlanOptions) -> Work:
     """Shardwriter's reader, ``pad``: ceil(n / W) a rank, and what is added is marked."""
-    work, total = _ours_filled(records, options)
-    padded = int(work.samples.sum()) - total
-    detail = "Every record is seen once; what is added carries is_pad=True."
-    return Work(work.samples, work.steps, total, num_padded=padded, detail=detail)
+    work = _ours(records, options, "pad")
+    return work.told("Every record is seen once; what is added carries is_pad=True.")
 
 
 def ours_wrap(records: Counts, options: PlanOptions) -> Work:
     """Shardwriter's reader, ``wrap``: ceil(n / W) a rank, the order begins again."""
-    work, total = _ours_filled(records, options)
-    detail = "Every record is seen; the last places go to the first records again."
-    return Work(work.samples, work.steps, total, detail=detail)
+    work = _ours(records, options, "wrap")
+    return work.told("Every record is seen; the last places go to the first records again.")
 
 
 def ours_error(records: Counts, options: PlanOptions) -> Work:
     """Shardwriter's reader, ``error``: W divides n, or it refuses."""
-    total = int(records.sum())
-    if total % options.world:
+    try:
+        work = _ours(records, options, "error")
+    except UnequalSteps:
         return refused(
             options,
-            f"{total:,} records do not divide by {options.world:,} ranks",
+            f"{int(records.sum()):,} records do not divide by {options.world:,} ranks",
             "All ranks refuse before the epoch.",
             "have the reader drop, pad or wrap",
         )
-    work = loaded(_same(total // options.world, options), options, drop=False)
     return work.told("Every record is seen once, by ranks in turn.")

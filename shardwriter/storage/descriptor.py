@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from typing import NoReturn
 
 from shardwriter.errors import StorageError
@@ -24,11 +25,11 @@ class Descriptor:
         """Return the number; -1 once it is closed."""
         return self._number
 
-    def close(self) -> None:
+    def close(self, close: Callable[[int], None] = os.close) -> None:
         """Close the file; closing twice does nothing."""
-        if self._number >= 0:
+        if self._number >= 0:  # `os` may be gone when the program ends
             number, self._number = self._number, -1
-            os.close(number)
+            close(number)
 
     def __del__(self) -> None:
         self.close()

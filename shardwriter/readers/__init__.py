@@ -1,0 +1,1 @@
+"""Readers: datasets as Python, torch and TensorFlow want them."""
