@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from shardwriter.cli.common import print_anything
+from shardwriter.cli.find import find
 from shardwriter.cli.index import index
 from shardwriter.cli.plan import plan
 from shardwriter.cli.repair import repair
@@ -23,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings=_SETTINGS,
 )
-for command in (write, stats, plan, show, verify, index, repair):
+for command in (write, stats, plan, show, find, verify, index, repair):
     app.command(context_settings=_SETTINGS)(command)
 
 _stats_app = typer.Typer(

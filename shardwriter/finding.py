@@ -1,0 +1,168 @@
+"""Finding records by a value: which record it is, of which item, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.errors import OptionError, WireError
+from shardwriter.example import decode_example
+from shardwriter.example_columns import decode_columns
+from shardwriter.readers.dataset import Dataset
+from shardwriter.readers.opening import open_dataset
+
+_BLOCK_RECORDS: Final = 1024
+_BLOCK_BYTES: Final = 1 << 20
+_TRUTHS: Final = {"true": 1, "false": 0}
+
+
+@dataclass(frozen=True)
+class FoundRecord:
+    """A record that holds the value.
+
+    Attributes:
+        index: Its number in reading order.
+        source_index: The item that it was made of, in source order.
+        path: The shard.
+        shard: Its number.
+        record_index: The record's number in the shard.
+    """
+
+    index: int
+    source_index: int
+    path: str
+    shard: int
+    record_index: int
+
+
+def find_records(
+    path: str,
+    feature: str,
+    value: str,
+    *,
+    notify: Callable[[str], None] | None = None,
+) -> Generator[FoundRecord, None, None]:
+    """Yield the records of which a feature holds a value, in reading order.
+
+    All records are read, one block at a time; whoever has found enough stops.
+
+    Args:
+        path: What means one shard set; see :func:`shardwriter.locate.find_shard_sets`.
+        feature: The feature's name. A list holds the value if one of its items is equal to it.
+        value: As text. Bytes have to be its UTF-8; ints and floats the number that it is, floats
+            rounded to float32; ``true`` and ``false`` are 1 and 0.
+        notify: Told what is worth knowing, a line at a time.
+
+    Raises:
+        OptionError: The path names nothing, or several datasets, or the manifest knows of no such
+            feature.
+        CorruptFile: A record on the way is damaged.
+        StorageError: A shard can not be read.
+    """
+    with open_dataset(path, decode=False, notify=notify) as dataset:
+        _check_name(dataset, feature)
+        wanted = _Wanted(feature, value)
+        first = 0
+        for block in _blocks(dataset):
+            for row in wanted.rows(block):
+                place = dataset.place(first + row)
+                yield FoundRecord(
+                    first + row,
+                    dataset.source_index(first + row),
+                    place.path,
+                    place.shard_index,
+                    place.record_index,
+                )
+            first += len(block)
+
+
+def _check_name(dataset: Dataset, feature: str) -> None:
+    known = dataset.features
+    if not known or feature in known:
+        return
+    close = get_close_matches(feature, known, n=3)
+    raise OptionError(
+        f"there is no feature {feature!r}",
+        hint=f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(known)}",
+        path=dataset.path,
+    )
+
+
+def _blocks(dataset: Dataset) -> Iterator[list[bytes]]:
+    block: list[bytes] = []
+    num_bytes = 0
+    for payload in dataset:
+        block.append(payload)
+        num_bytes += len(payload)
+        if len(block) == _BLOCK_RECORDS or num_bytes >= _BLOCK_BYTES:
+            yield block
+            block, num_bytes = [], 0
+    if block:
+        yield block
+
+
+class _Wanted:
+    """A value, in each of the kinds that it can be stored as."""
+
+    def __init__(self, feature: str, text: str) -> None:
+        self._feature = feature
+        # What a command line has that is no UTF-8 comes as surrogates.
+        self._name = feature.encode(errors="surrogateescape")
+        self._blob = text.encode(errors="surrogateescape")
+        self._int: int | None = _TRUTHS.get(text.lower())
+        self._float: np.float32 | None = None
+        with suppress(ValueError):
+            self._int = int(text)
+        with suppress(ValueError), np.errstate(over="ignore"):
+            self._float = np.float32(float(text))
+
+    def rows(self, payloads: list[bytes]) -> list[int]:
+        """Return which of some records hold it."""
+        # Only these can; most records need not be decoded to be passed by.
+        name, blob = self._name, self._blob
+        if self._int is None and self._float is None:
+            rows = [i for i, p in enumerate(payloads) if blob in p and name in p]
+        else:
+            rows = [i for i, p in enumerate(payloads) if name in p]
+        if not rows:
+            return []
+        try:
+            column: Any = decode_columns([payloads[row] for row in rows]).get(self._feature, ())
+        except WireError:
+            column = [_decoded(payloads[row]).get(self._feature) for row in rows]
+        held = self._held(column) if isinstance(column, np.ndarray) else map(self._holds, column)
+        return [row for row, holds in zip(rows, held, strict=False) if holds]
+
+    def _held(self, column: NDArray[Any]) -> list[bool]:
+        number = self._float if column.dtype.kind == "f" else self._int
+        if number is None:
+            return [False] * len(column)
+        held: list[bool] = np.asarray(_equal(column, number).any(axis=1)).tolist()
+        return held
+
+    def _holds(self, values: Any) -> bool:
+        if isinstance(values, np.ndarray):
+            return self._held(values[None])[0]
+        return isinstance(values, list) and self._blob in values
+
+
+def _equal(values: NDArray[Any], number: int | np.float32) -> NDArray[np.bool_]:
+    if isinstance(number, np.float32) and np.isnan(number):
+        return np.asarray(np.isnan(values))
+    if isinstance(number, int) and not -(1 << 63) <= number < 1 << 63:
+        return np.zeros(values.shape, np.bool_)
+    return np.asarray(values == number)
+
+
+def _decoded(payload: bytes) -> dict[str, Any]:
+    """Return an Example's features; none of what is something else."""
+    try:
+        return dict(decode_example(payload))
+    except WireError:
+        return {}
