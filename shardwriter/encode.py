@@ -36,6 +36,7 @@ from shardwriter.tfrecord import MAX_PAYLOAD_BYTES
 from shardwriter.worker import CURRENT, Worker
 
 DEFAULT_LABEL: Final = "image/class/label"
+TFDS_LABEL: Final = "label"
 
 
 class RecordEncoder:
@@ -144,6 +145,10 @@ class RecordEncoder:
                     self.labels.add(index, plain[row])
 
 
+def _usual_label(options: DatasetOptions) -> str | None:
+    return None if options.tfds is None else TFDS_LABEL
+
+
 Made = bytes | None | DataError
 """What became of an item: its record, nothing as the map skipped it, or an error that is skipped"""
 
@@ -186,7 +191,7 @@ class ItemEncoder:
             num_shards,
             {**options.schema, **plan},
             {} if options.map else source.vocabularies,
-            options.label or (source.label if not options.map else None),
+            options.label or (source.label if not options.map else None) or _usual_label(options),
         )
 
     def leave(self) -> None:

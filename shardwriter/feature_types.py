@@ -195,7 +195,7 @@ def as_planned(found: FeatureType, planned: FeatureType, value: Any) -> FeatureT
 
 
 def parse_schema_option(text: str) -> dict[str, FeatureType]:
-    """Read ``--schema name=type,...`` with types int64, float, bytes, string.
+    """Read ``--schema name=type,...`` with types int64, float, bytes, string, image.
 
     Raises:
         OptionError: Something else.
@@ -207,7 +207,8 @@ def parse_schema_option(text: str) -> dict[str, FeatureType]:
         if not equals or not name.strip() or known is None:
             raise OptionError(
                 f"--schema: {part!r} is not NAME=TYPE",
-                hint="types are int64, float, bytes and string, as in id=string,price=float",
+                hint="types are int64, float, bytes, string and image (the bytes of a file), as in "
+                "id=string,price=float",
             )
         plan[name.strip()] = known
     return plan
@@ -218,4 +219,5 @@ _SCHEMA_TYPES: Final[dict[str, FeatureType]] = {
     "float": FeatureType("float", "float32"),
     "bytes": FeatureType("bytes", "bytes"),
     "string": FeatureType("bytes", "string"),
+    "image": FeatureType("bytes", "bytes", (), "image"),
 }

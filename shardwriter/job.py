@@ -20,6 +20,7 @@ from shardwriter.callables import describe_callable
 from shardwriter.crc32c import crc32c
 from shardwriter.encode import ItemEncoder, RecordEncoder
 from shardwriter.errors import OptionError, RunChanged, ShardwriterError
+from shardwriter.feature_types import FeatureType
 from shardwriter.kept import Kept
 from shardwriter.learnt import Learnt
 from shardwriter.naming import Output, ShardPattern
@@ -190,6 +191,7 @@ class Job:
         options = self.options
         # A job without a filter has the hash that it had before there were filters.
         filtered = {} if options.filter is None else {"filter": describe_callable(options.filter)}
+        tfds = {} if options.tfds is None else {"tfds": options.tfds.to_json()}
         return {
             "compression": self.packing.to_json(),
             "files": self.pattern.template,
@@ -199,12 +201,18 @@ class Job:
             "map": None if options.map is None else describe_callable(options.map),
             "num_shards": self.num_shards,
             "order": self.order_json(),
-            "schema": {name: [t.kind, t.dtype] for name, t in options.schema.items()},
+            "schema": {name: _type_json(t) for name, t in options.schema.items()},
+            **tfds,
         }
 
     def digest(self) -> str:
         """Return the hash of everything that decides the bytes."""
         return canonical.digest({"options": self.bytes_options(), "source": self.source_json()})
+
+
+def _type_json(fixed: FeatureType) -> list[str | None]:
+    """Return a fixed type; one without an encoding as it was when there was none to fix."""
+    return [fixed.kind, fixed.dtype, *([] if fixed.encoding == "list" else [fixed.encoding])]
 
 
 class Listing:
@@ -306,7 +314,7 @@ def choose_num_shards(selection: Selection, output: Output, *, skip_errors: bool
 
 
 def check_compression(output: Output, options: DatasetOptions, run_options: RunOptions) -> None:
-    """Refuse what can not be had of compressed shards.
+    """Refuse what can not be had of compressed shards, or of an output of another kind.
 
     Raises:
         OptionError: The output's name is for another compression than the options say, or
@@ -315,6 +323,11 @@ def check_compression(output: Output, options: DatasetOptions, run_options: RunO
     if output.compression != options.compression:
         raise OptionError(
             f"OUT is for {output.compression} shards, and the options say {options.compression}"
+        )
+    if output.tfds != options.tfds:
+        raise OptionError(
+            "OUT and the options do not say the same TFDS dataset",
+            hint="`shardwriter write --tfds`, or tfds= of shardwriter.write, tells both",
         )
     if options.compression == "none":
         return

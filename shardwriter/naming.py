@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shardwriter.compression import SUFFIXES, Compression
 from shardwriter.errors import OptionError
+from shardwriter.tfds.names import MAX_TFDS_SHARDS, TfdsSplit, parse_tfds_out
 
 MAX_SHARDS: Final = 999_999
 
@@ -187,6 +188,7 @@ class Output:
         ext: What they end in, without a compression suffix.
         num_shards: N, or None for ``@auto``.
         compression: What the option or the notation (``.gz``) says; ``none`` where neither does.
+        tfds: The split of a TFDS dataset that it is; None where it is to be none.
     """
 
     directory: str
@@ -194,6 +196,7 @@ class Output:
     ext: str
     num_shards: int | None
     compression: Compression = "none"
+    tfds: TfdsSplit | None = None
 
     @property
     def name(self) -> str:
@@ -222,6 +225,7 @@ def parse_output(
     compression: Compression | None = None,
     *,
     urls: bool = False,
+    tfds: str | None = None,
 ) -> Output:
     """Understand OUT.
 
@@ -230,11 +234,15 @@ def parse_output(
         num_shards: ``--shards``; says N where OUT does not.
         compression: ``--compression``; where it is None, a ``.gz`` in OUT says gzip.
         urls: Whether OUT may be a URL.
+        tfds: ``--tfds``: NAME:VERSION of the TFDS dataset that OUT is a split of; see
+            :mod:`shardwriter.tfds`.
 
     Raises:
         OptionError: OUT names no dataset, N is out of range, or OUT and an option contradict each
             other.
     """
+    if tfds is not None:
+        return _parse_tfds_output(os.fspath(out), tfds, num_shards, compression)
     text = os.fspath(out)
     directory, base = os.path.split(text)
     if not base or os.path.isdir(text):
@@ -294,3 +302,26 @@ def parse_output(
             hint="use a shorter name",
         )
     return output
+
+
+def _parse_tfds_output(
+    out: str, tfds: str, num_shards: int | None, compression: Compression | None
+) -> Output:
+    notation, split = parse_tfds_out(out, tfds)
+    output = parse_output(notation, num_shards, compression)
+    if output.compression != "none":
+        raise OptionError(
+            f"TFDS reads plain shards only, not {output.compression} ones",
+            hint="leave --compression and .gz off, or --tfds",
+        )
+    if output.ext:
+        raise OptionError(
+            f"{out!r} has an ending, and TFDS looks for {split.stem}-00000-of-...",
+            hint=f"leave {output.ext} off",
+        )
+    if (output.num_shards or 1) > MAX_TFDS_SHARDS:
+        raise OptionError(
+            f"{output.num_shards:,} shards: TFDS finds no more than {MAX_TFDS_SHARDS:,}",
+            hint="write fewer, larger shards",
+        )
+    return replace(output, tfds=split)

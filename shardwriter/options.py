@@ -14,6 +14,7 @@ from shardwriter.compression import Compression
 from shardwriter.errors import OptionError
 from shardwriter.feature_types import FeatureType
 from shardwriter.packing import Deflate, check_packing
+from shardwriter.tfds.names import TfdsSplit
 
 EngineName = Literal["process", "serial"]
 Backend = Literal["native", "tensorflow"]
@@ -63,6 +64,7 @@ class DatasetOptions:
         key: For ``key``: the feature that is an item's key, as the source gives it; None for what
             the source calls the item.
         order_seed: For ``key``: the salt of the hash.
+        tfds: The split of a TFDS dataset that is written; images then have TFDS's feature names.
     """
 
     map: Callable[[dict[str, Any]], Any] | None = None
@@ -78,6 +80,7 @@ class DatasetOptions:
     order: Order = "source"
     key: str | None = None
     order_seed: int = 0
+    tfds: TfdsSplit | None = None
 
     def __post_init__(self) -> None:
         for name in ("map", "filter"):

@@ -10,9 +10,13 @@ from shardwriter.naming import Output
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.packing import Packing
 from shardwriter.publication import taken_by
+from shardwriter.schema import FeatureSummary
 from shardwriter.selection import Selection
 from shardwriter.sources import RecordSource, Source
 from shardwriter.storage import LocalStorage
+from shardwriter.tfds.features import tfds_feature
+from shardwriter.tfds.folder import check_folder, check_planned
+from shardwriter.tfds.names import TfdsSplit
 
 
 def plan(
@@ -28,6 +32,10 @@ def plan(
         DataError: A sampled item can not be encoded.
     """
     check_compression(output, options, run_options or RunOptions())
+    tfds = {}
+    if output.tfds is not None:
+        check_folder(LocalStorage(), output.directory, output.tfds)
+        tfds = {"tfds": {**output.tfds.to_json(), "directory": output.directory}}
     selection = Selection(source, options)
     check(source, options, output)
     num_items = selection.num_items
@@ -46,6 +54,7 @@ def plan(
         "replaces": taken,
         "sampled_items": seen.num_records,
         "schema": "shardwriter.plan/1",
+        **tfds,
     }
 
 
@@ -71,6 +80,28 @@ def check(source: Source, options: DatasetOptions, output: Output) -> None:
                 f"gives {planned.kind}",
                 hint="a map can change it",
             )
+    if output.tfds is not None:
+        _check_tfds(source, options, output.directory, output.tfds)
+
+
+def _check_tfds(source: Source, options: DatasetOptions, directory: str, split: TfdsSplit) -> None:
+    is_copied = isinstance(source, RecordSource) and options.map is None
+    if is_copied and isinstance(source, RecordSource) and not source.summaries:
+        raise OptionError(
+            "--tfds: finished records are copied, and nothing tells what features they have",
+            hint="a map has them decoded; one that returns what it is given is enough",
+        )
+    found = {}
+    if options.map is None:
+        for name, planned in source.plan.items():
+            words = source.vocabularies.get(name)
+            summary = FeatureSummary(planned, present=1, vocabulary=words)
+            feature, _ = tfds_feature(name, summary, 1, {})
+            # Whether an integer is a label is known only when its values are.
+            is_open = planned.kind == "int64" and planned.shape == () and words is None
+            if not is_open:
+                found[name] = feature
+    check_planned(LocalStorage(), directory, split, found)
 
 
 def _check_copy(source: RecordSource, options: DatasetOptions, output: Output) -> None:

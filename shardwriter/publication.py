@@ -3,7 +3,7 @@
 ::
 
     all shards sealed and synced -> commit.json
-    -> the old manifest away -> shards, .idx, index, ledgers -> the new manifest
+    -> the old manifest away -> shards, .idx, index, ledgers -> TFDS's files -> the new manifest
     -> other generations away -> the run directory away
 
 Before commit.json exists nothing outside the run directory was touched. After it exists the
@@ -34,6 +34,7 @@ from shardwriter.naming import (
 )
 from shardwriter.rundir import RunDirectory
 from shardwriter.storage.many import each, each_in_turn
+from shardwriter.tfds.folder import joining, put_in, take_out
 
 COMMIT: Final = "commit.json"
 _DALI_MARK: Final = "dali"  # this run has .idx files to publish
@@ -161,6 +162,7 @@ def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"", lost: by
 
     Raises:
         StorageError: A final name can not be given; nothing outside this folder was touched.
+        OptionError: A split of a TFDS dataset does not go with the others; likewise.
     """
     check_names(run, manifest.pattern)
     for lines, mark in ((ledger, _LEDGER_MARK), (lost, _LOST_MARK)):
@@ -172,7 +174,8 @@ def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"", lost: by
         if lines:
             run.write_synced(file_name, lines)
             run.write_synced(mark, b"")
-    run.write_synced(COMMIT, manifest.dumps().encode("ascii"))
+    with joining(run, manifest):
+        run.write_synced(COMMIT, manifest.dumps().encode("ascii"))
     roll_forward(run)
     run.discard()
 
@@ -213,6 +216,7 @@ def roll_forward(run: RunDirectory) -> None:
     with_dali = storage.size(run.file(_DALI_MARK)) is not None
     storage.delete(final)
     storage.sync_directory(run.directory)
+    take_out(run, manifest)
 
     def publish_shard(shard: int) -> None:
         target = os.path.join(run.directory, pattern.shard_file(shard))
@@ -238,8 +242,9 @@ def roll_forward(run: RunDirectory) -> None:
     _publish(run, run.file("index"), target, manifest.index.file_bytes, manifest.index.crc32c)
     storage.sync_directory(run.directory)
     run.write_synced("manifest", text)
-    storage.publish(run.file("manifest"), final)
-    storage.sync_directory(run.directory)
+    with put_in(run, manifest):
+        storage.publish(run.file("manifest"), final)
+        storage.sync_directory(run.directory)
     _clean_up(run, pattern)
 
 

@@ -21,7 +21,7 @@ from shardwriter.errors import CallableError, OptionError, ShardwriterError
 from shardwriter.item_keys import ItemKeys
 from shardwriter.options import DatasetOptions
 from shardwriter.permutation import Permutation
-from shardwriter.sources import Item, Source
+from shardwriter.sources import Item, Source, TfdsSource
 from shardwriter.sources.positions import OffsetTable
 
 _PICK_BLOCK: Final = 1 << 16
@@ -46,6 +46,8 @@ class Selection:
     """
 
     def __init__(self, source: Source, options: DatasetOptions) -> None:
+        if options.tfds is not None and isinstance(source, TfdsSource):
+            source.use_tfds_names()
         self.source = source
         self.options = options
         self.random_access = source.random_access

@@ -48,6 +48,8 @@ from shardwriter.sources import Source
 from shardwriter.sources.find import open_source
 from shardwriter.storage import LocalStorage, Storage
 from shardwriter.storage.tensorflow import require_tensorflow
+from shardwriter.tfds.features import tfds_features
+from shardwriter.tfds.folder import check_folder
 
 
 def write(
@@ -66,6 +68,7 @@ def write(
     label: str | None = None,
     schema: Mapping[str, FeatureType] | str | None = None,
     compression: Compression | None = None,
+    tfds: str | None = None,
     deflate: Deflate = "isal-2",
     world: int = 1,
     loader_workers: int = 1,
@@ -100,6 +103,8 @@ def write(
         schema: Types fixed before the first item: ``"id=string,price=float"``, or a FeatureType by
             feature.
         compression: ``none``, ``gzip`` or ``zlib``; by default gzip where ``out`` ends in ``.gz``.
+        tfds: NAME:VERSION: write a TFDS dataset, for ``tfds.load`` and timm. ``out`` is then
+            ``data_dir/split@16``, or ``data_dir`` alone for the split ``train``.
         deflate: ``isal-2``, or ``zlib-6`` for smaller shards that take many times as long.
         world: For a chosen N: how many ranks will read.
         loader_workers: For a chosen N: how many loader workers a rank has.
@@ -121,7 +126,7 @@ def write(
         DataError: The input is at fault; nothing is published.
         RunError: The work could not be done; nothing is published.
     """
-    output = parse_output(out, num_shards, compression)
+    output = parse_output(out, num_shards, compression, tfds=tfds)
     given = {
         "workers": workers,
         "overwrite": overwrite,
@@ -146,6 +151,7 @@ def write(
         order=order,
         key=key,
         order_seed=order_seed,
+        tfds=output.tfds,
     )
     return write_dataset(
         lambda: open_source(source, format, options.schema),
@@ -241,6 +247,8 @@ def claimed(
     with RunDirectory.claim(output.directory, output.name, storage or LocalStorage()) as run:
         check_output(run, overwrite=run_options.overwrite or resume, pattern=output.pattern(1))
         try:
+            if output.tfds is not None:
+                check_folder(run.storage, run.directory, output.tfds)
             yield run
         except BaseException:  # Ctrl-C and SIGTERM are tidied up too
             with suppress(StorageError):  # it would hide what has happened
@@ -291,6 +299,7 @@ def finish(
         order,
         outcome.schema,
         outcome.labels,
+        {} if output.tfds is None else {"tfds": output.tfds.to_json()},
     )
     ledger = "".join(map(canonical.dumps, outcome.errors))
     publish(run, manifest, ledger.encode("ascii"))
@@ -306,6 +315,9 @@ def _hints(
 ) -> None:
     for note in outcome.notes:
         notify(note)
+    if options.tfds is not None:
+        for note in tfds_features(manifest)[1]:
+            notify(note)
     if outcome.labels_sorted and options.shuffle_seed is None and options.order == "source":
         notify(
             "labels came in sorted order, so neighbouring records are of one class: "

@@ -154,6 +154,7 @@ def test_equal_jobs_have_equal_digests():
         {"filter": other},
         {"schema": {"x": INT}},
         {"schema": {"x": FeatureType("float", "float32", ())}},
+        {"schema": {"x": FeatureType("bytes", "bytes", (), "image")}},
         {"out": "out/train@5"},
         {"out": "out/val@4"},
         {"out": "out/train@4.tfrecord"},
@@ -200,6 +201,7 @@ def test_every_option_is_held_against_the_digest():
         "order",  # these three are in "order", and tests/test_key_order.py holds them
         "key",
         "order_seed",
+        "tfds",  # tests/test_tfds.py holds it
     }
 
 

@@ -371,7 +371,8 @@ def test_an_entry_holds_the_facts_of_the_format():
 
 
 def test_types_are_read_from_an_option():
-    assert parse_schema_option("id=string, price=float,a=b=int64,raw=bytes") == {
+    assert parse_schema_option("id=string, price=float,a=b=int64,raw=bytes,cat=image") == {
+        "cat": FeatureType("bytes", "bytes", (), "image"),
         "id": FeatureType("bytes", "string"),
         "price": FeatureType("float", "float32"),
         "a=b": FeatureType("int64", "int64"),

@@ -46,6 +46,7 @@ from shardwriter.cli.write_options import (
     ShardsOption,
     ShuffleOption,
     SourceArgument,
+    TfdsOption,
     WorldOption,
     dataset_options,
     output_of,
@@ -106,6 +107,7 @@ def write(
     compression: CompressionOption = None,
     deflate: DeflateOption = Deflate.isal_2,
     index: IndexOption = False,
+    tfds: TfdsOption = None,
     resume: ResumeOption = False,
     retry_errors: Annotated[
         bool,
@@ -128,7 +130,11 @@ def write(
 
     Example: [bold]shardwriter write photos/ out/train@16 --shuffle --seed 1[/bold]
     """
-    with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
+
+    def left() -> str | None:
+        return what_is_left(output_of(out, shards, compression, tfds=tfds))
+
+    with reported(verbose=verbose, left=left):
         from shardwriter.errors import OptionError
         from shardwriter.item_keys import key_notes
         from shardwriter.options import RunOptions
@@ -142,7 +148,7 @@ def write(
                 "--dry-run says what a write from the beginning would make",
                 hint="leave --resume and --retry-errors off",
             )
-        output = output_of(out, shards, compression)
+        output = output_of(out, shards, compression, tfds=tfds)
         options = dataset_options(
             output,
             map=map,

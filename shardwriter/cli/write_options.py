@@ -101,7 +101,7 @@ LabelOption = Annotated[
     typer.Option(help="Feature whose values are counted (images: image/class/label)."),
 ]
 SchemaOption = Annotated[
-    str | None, typer.Option(help="Fix types: id=string,price=float (int64, float, bytes).")
+    str | None, typer.Option(help="Fix types: id=string,price=float (int64, float, bytes, image).")
 ]
 WorldOption = Annotated[int, typer.Option(min=1, help="For a chosen N: how many ranks will read.")]
 LoaderWorkersOption = Annotated[
@@ -129,6 +129,14 @@ DeflateOption = Annotated[
     Deflate,
     typer.Option(metavar="NAME", help="Who compresses: isal-2 (fast) or zlib-6 (smaller)."),
 ]
+TfdsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME:VERSION",
+        show_default=False,
+        help="Write a TFDS dataset: OUT is its data_dir, or data_dir/split@N.",
+    ),
+]
 IndexOption = Annotated[
     bool, typer.Option("--index", help="Write <shard>.idx files for DALI and the PyPI loader.")
 ]
@@ -143,7 +151,12 @@ OverwriteOption = Annotated[
 
 
 def output_of(
-    out: str, shards: int | None, compression: Compression | None, *, urls: bool = False
+    out: str,
+    shards: int | None,
+    compression: Compression | None,
+    *,
+    urls: bool = False,
+    tfds: str | None = None,
 ) -> Output:
     """Understand OUT.
 
@@ -152,7 +165,9 @@ def output_of(
     """
     from shardwriter.naming import parse_output
 
-    return parse_output(out, shards, None if compression is None else compression.value, urls=urls)
+    return parse_output(
+        out, shards, None if compression is None else compression.value, urls=urls, tfds=tfds
+    )
 
 
 def dataset_options(
@@ -200,4 +215,5 @@ def dataset_options(
         order=order.value,
         key=key,
         order_seed=(seed or 0) if order is Order.key else 0,
+        tfds=output.tfds,
     )

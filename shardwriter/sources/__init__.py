@@ -21,6 +21,7 @@ __all__ = [
     "Item",
     "RecordSource",
     "Source",
+    "TfdsSource",
     "WholeSource",
 ]
 
@@ -119,6 +120,14 @@ class WholeSource(Protocol):
 
     def go_whole(self) -> None:
         """Have all of it go along where this object is sent."""
+
+
+@runtime_checkable
+class TfdsSource(Protocol):
+    """A source whose features have other names in a TFDS dataset."""
+
+    def use_tfds_names(self) -> None:
+        """Give them those names; doing it again changes nothing."""
 
 
 @runtime_checkable

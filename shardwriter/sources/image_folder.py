@@ -2,7 +2,8 @@
 
 Bytes are passed through untouched; format and size come from the file's header, never its name.
 Classes are the folders' names in sorted order, labels count them from 0. A folder with images and
-no class folders gives the same features without the class.
+no class folders gives the same features without the class. For TFDS the features are those that its
+readers (timm's, say) ask for: ``image``, ``label`` and ``filename``.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _IMAGE_PLAN = {
     "image/width": _INT,
 }
 _CLASS_PLAN = {LABEL: _INT, "image/class/text": _STRING}
+_TFDS_NAMES = {"image/encoded": "image", "image/filename": "filename", LABEL: "label"}
 
 
 class ImageItem(NamedTuple):
@@ -86,6 +88,7 @@ class ImageFolder:
 
     def __init__(self, root: str) -> None:
         self._root = root
+        self._tfds = False
         self._folder = absolute(root)  # a map may change the current folder
         self._inputs = inputs_for(root)
         skipped: Counter[str] = Counter()
@@ -133,6 +136,15 @@ class ImageFolder:
             names = ", ".join(map(_printable, empty[:5]))
             notes.append(f"folders without images are no classes: {names}{more}")
         self.notes: Sequence[str] = notes
+
+    def use_tfds_names(self) -> None:
+        """Give features the names that TFDS has for them; doing it again changes nothing."""
+        if self._tfds:
+            return
+        self._tfds = True
+        self.plan = _tfds_named(self.plan)
+        self.vocabularies = _tfds_named(self.vocabularies)
+        self.label = None if self.label is None else _TFDS_NAMES[LABEL]
 
     def items(self) -> Iterator[ImageItem]:
         """Yield every image: classes in sorted order, and the files of a class in sorted order."""
@@ -187,7 +199,7 @@ class ImageFolder:
         if item.label >= 0:
             features[LABEL] = item.label
             features["image/class/text"] = self.classes[item.label]
-        return features
+        return _tfds_named(features) if self._tfds else features
 
     def digest(self) -> dict[str, Any]:
         """Hash the files' relative paths and sizes."""
@@ -202,6 +214,14 @@ class ImageFolder:
         for item in self._items:
             digest.update(line(item).encode("utf-8", "surrogateescape"))
         return {"files": "sha256:" + digest.hexdigest(), "num_items": self.num_items}
+
+
+def _tfds_named(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the features of an image, or their types, as TFDS calls them.
+
+    Format and size stand in the image, and the class's name in the metadata: they have no place.
+    """
+    return {_TFDS_NAMES[name]: value for name, value in features.items() if name in _TFDS_NAMES}
 
 
 def has_images(root: str) -> bool:

@@ -18,9 +18,8 @@ from typing import Any, Final
 from shardwriter.naming import ShardPattern
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
+from shardwriter.tfds.names import INFO_FILE
 
-INFO_FILE: Final = "dataset_info.json"
-FEATURES_FILE: Final = "features.json"
 _TEMPLATE: Final = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _VARIABLE = re.compile(r"\{(DATASET|SPLIT|FILEFORMAT|SHARD_INDEX|NUM_SHARDS|SHARD_X_OF_Y)\}")
 

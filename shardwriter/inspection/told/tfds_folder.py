@@ -6,9 +6,10 @@ import os
 from collections.abc import Sequence
 
 from shardwriter.inspection.findings import Finding
-from shardwriter.inspection.told.tfds import FEATURES_FILE, DatasetInfo, Split, read_dataset_info
+from shardwriter.inspection.told.tfds import DatasetInfo, Split, read_dataset_info
 from shardwriter.shard_sets import Folder, ShardSet, says_records
 from shardwriter.storage.inputs import absolute, inputs_for, split
+from shardwriter.tfds.names import FEATURES_FILE
 
 
 def judge_folders(sets: Sequence[ShardSet]) -> list[tuple[int, Finding]]:
