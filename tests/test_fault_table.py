@@ -68,7 +68,8 @@ def _shared_memory():
 
     def found():
         with os.scandir("/dev/shm") as entries:
-            return {entry.name for entry in entries if not entry.is_dir()}
+            names = {entry.name for entry in entries if not entry.is_dir()}
+        return {name for name in names if not name.startswith("torch_")}  # another program's
 
     before = found()
     yield
