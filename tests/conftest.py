@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +22,31 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("shardwriter")
+
+
+FRAMEWORKS: Final = (
+    "test_beam_",
+    "test_clients",
+    "test_compressed_interop",
+    "test_dataflow",
+    "test_interop",
+    "test_keras_dataset",
+    "test_read_tensorflow",
+    "test_readme_readers",
+    "test_remote_inputs",
+    "test_resampling",
+    "test_split_peers",
+    "test_tfds",
+    "test_torch_reader",
+    "test_train_demo",
+)
+"""How the names of those files begin whose tests run somebody else's framework."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name.startswith(FRAMEWORKS):
+            item.add_marker("frameworks")
 
 
 @pytest.fixture(scope="session")
