@@ -20,7 +20,8 @@ from shardwriter.schema import FeatureSummary
 
 _BLOCK_RECORDS: Final = 1 << 12  # what is read at once stays in a core's cache
 _MOST_RECORDS: Final = 1 << 17
-_BLOCK_BYTES: Final = 8 << 20
+_BLOCK_BYTES: Final = 2 << 20  # likewise
+_MOST_BYTES: Final = 16 << 20
 _Int64s: TypeAlias = NDArray[np.int64]
 
 
@@ -109,17 +110,25 @@ class Core:
     def block_records(self) -> int:
         """Return how many records to read at a time, on average for as many bytes as a block."""
         most = _BLOCK_RECORDS
-        if len(self.shard_numbers) > self.reader.pool.max_open:
-            # Each file is opened for some records.
+        if self._opens_again:
             most = min(max(most, 64 * len(self.shard_numbers)), _MOST_RECORDS)
-        return max(1, min(most, _BLOCK_BYTES // self.mean_bytes))
+        return max(1, min(most, self._block_bytes // self.mean_bytes))
+
+    @property
+    def _opens_again(self) -> bool:
+        """Whether each block opens files that were closed, so that it has to be worth it."""
+        return len(self.shard_numbers) > self.reader.pool.max_open
+
+    @property
+    def _block_bytes(self) -> int:
+        return _MOST_BYTES if self._opens_again else _BLOCK_BYTES
 
     def blocks(self, records: _Int64s) -> Iterator[slice]:
         """Yield slices of records that are not too large to be read at once."""
         todo = [(0, len(records))]
         while todo:
             first, stop = todo.pop()
-            if stop - first > 1 and self._num_bytes(records[first:stop]) > 2 * _BLOCK_BYTES:
+            if stop - first > 1 and self._num_bytes(records[first:stop]) > 2 * self._block_bytes:
                 middle = (first + stop) // 2
                 todo += [(middle, stop), (first, middle)]
             elif first < stop:
