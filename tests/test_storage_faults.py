@@ -32,7 +32,7 @@ COMPRESSIONS = ["none", "gzip", "zlib"]
 @pytest.fixture(autouse=True)
 def small_members(monkeypatch):
     """Have several members in shards of a kilobyte."""
-    monkeypatch.setattr(packing, "_MEMBER_BYTES", 300)
+    monkeypatch.setattr(packing, "MEMBER_BYTES", 300)
     monkeypatch.setattr(packing, "_MIN_MEMBER_BYTES", 1)
 
 
