@@ -111,7 +111,10 @@ class WatchedWorkers(_MultiProcessingDataLoaderIter):
         try:
             self._raise_if_dead()
             self._reset(loader)
-        except BaseException:
+        except BaseException as error:
+            # It may have died with a batch of the last iteration still to be sent.
+            if isinstance(error, _ENDS):
+                self._raise_if_died_soon(error)
             self.kill()
             raise
 
