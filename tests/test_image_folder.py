@@ -10,7 +10,8 @@ import pytest
 
 from shardwriter.errors import SourceError
 from shardwriter.example import encode_example
-from shardwriter.sources.image_folder import ImageFolder, ImageItem, has_images
+from shardwriter.sources.class_folders import FileItem
+from shardwriter.sources.image_folder import ImageFolder, has_images
 
 
 def png(width=3, height=2):
@@ -286,7 +287,7 @@ def test_a_file_that_changes_after_the_listing_is_refused(folder, tmp_path, chan
 def test_an_item_says_what_was_listed(folder, tmp_path):
     source = folder(["cat/1.png"])
     stat = (tmp_path / "data/cat/1.png").stat()
-    assert source.item(0) == ImageItem("cat/1.png", 0, stat.st_size, stat.st_mtime_ns)
+    assert source.item(0) == FileItem("cat/1.png", 0, stat.st_size, stat.st_mtime_ns)
 
 
 # -- real files ----------------------------------------------------------------------------------

@@ -286,3 +286,8 @@ def relative(path: str, folder: str) -> str:
     if is_url(path):
         return path[len(folder) :].lstrip("/")
     return os.path.relpath(path, folder)
+
+
+def printable(name: str) -> str:
+    """Return a name with bytes that are no UTF-8 written out."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,258 @@
+"""Files in class folders: one folder a class, files of a kind below it; or files without classes.
+
+Classes are the folders' names in sorted order, labels count them from 0. A folder with such files
+and no class folders gives the same features without the class.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from shardwriter.errors import SourceError
+from shardwriter.feature_types import FeatureType
+from shardwriter.sources.folder_files import (
+    LOOK_FILES,
+    ListedFile,
+    damaged_file,
+    hash_lines,
+    is_wanted,
+    left_out,
+    listed_file,
+    read_file,
+    scan,
+    tree_of,
+    walk,
+)
+from shardwriter.storage.inputs import Entry, Tree, absolute, inputs_for, printable
+
+_INT: Final = FeatureType("int64", "int64", ())
+_STRING: Final = FeatureType("bytes", "string", ())
+
+
+class FileKind(NamedTuple):
+    """What files are looked for.
+
+    Attributes:
+        one: What one of them is called, ``image``.
+        many: What several are called, ``images``.
+        files: What they are called as files, ``image files``.
+        endings: Of their names, in lower case with the dot.
+    """
+
+    one: str
+    many: str
+    files: str
+    endings: frozenset[str]
+
+
+class FileItem(NamedTuple):
+    """One file as it was when the folder was listed."""
+
+    key: str
+    label: int  # -1: no class
+    size_bytes: int
+    mtime_ns: int
+
+
+class _FileItems:
+    """Files in columns: a fifth of the memory of a million tuples, and quick to send."""
+
+    def __init__(self) -> None:
+        self._keys: list[str] = []
+        self._facts = array("q")  # label, size and time of each
+
+    def extend(self, items: Iterable[FileItem]) -> None:
+        for key, *facts in items:
+            self._keys.append(key)
+            self._facts.extend(facts)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, index: int) -> FileItem:
+        # A negative index would have two meanings here.
+        return FileItem(self._keys[index], *self._facts[3 * index : 3 * index + 3])
+
+    def __iter__(self) -> Iterator[FileItem]:
+        return map(self.__getitem__, range(len(self._keys)))
+
+
+class ClassFolders:
+    """Files in class folders; what a file's features are is said by who inherits.
+
+    Args:
+        root: The folder.
+        files: What is looked for.
+        plan: Features of a file, beside the class.
+        prefix: Of the names of features, ``image``: the class is in ``image/class/label`` and
+            ``image/class/text``.
+
+    Attributes:
+        classes: Their names, where there are classes.
+
+    Raises:
+        SourceError: There are no such files, or they lie both in class folders and beside them.
+    """
+
+    kind: str
+    random_access = True
+    travels = True
+    stable = True
+
+    def __init__(
+        self, root: str, files: FileKind, plan: Mapping[str, FeatureType], prefix: str
+    ) -> None:
+        self._root = root
+        self._folder = absolute(root)  # a map may change the current folder
+        self._inputs = inputs_for(root)
+        skipped: Counter[str] = Counter()
+        tree = tree_of(root)
+        folders, loose = _list_root(tree, root, files.endings, skipped)
+        self._items = _FileItems()
+        self.classes: list[str] = []
+        empty: list[str] = []
+        for folder in folders:
+            before = len(self._items)
+            label = len(self.classes)
+            self._items.extend(_walk(tree, root, folder, label, files.endings, skipped))
+            if len(self._items) > before:
+                self.classes.append(folder)
+            else:
+                empty.append(folder)
+        if len(self._items) and loose:
+            raise SourceError(
+                f"{len(loose)} {files.one}(s) lie beside the class folders, as {loose[0].key!r}",
+                path=root,
+                hint="move them into a class folder, or out of the way",
+            )
+        if loose:
+            self._items.extend(loose)
+        if not len(self._items):
+            raise SourceError(
+                f"no {files.files} are in this folder",
+                path=root,
+                hint=f"{files.many} are files that end in {', '.join(sorted(files.endings))}, "
+                "one folder for each class",
+            )
+        self.num_items: int | None = len(self._items)
+        self.plan: Mapping[str, FeatureType] = dict(plan)
+        self.vocabularies: Mapping[str, list[str]] = {}
+        self.label: str | None = None
+        self._class_names = f"{prefix}/class/label", f"{prefix}/class/text"
+        if self.classes:
+            self.label, text = self._class_names
+            self.plan = {**plan, self.label: _INT, text: _STRING}
+            self.vocabularies = {self.label: self.classes}
+        notes = left_out(skipped, files.many)
+        if empty and self.classes:
+            more = ", ..." if len(empty) > 5 else ""
+            names = ", ".join(map(printable, empty[:5]))
+            notes.append(f"folders without {files.many} are no classes: {names}{more}")
+        self.notes: Sequence[str] = notes
+
+    def features_of(self, item: FileItem, data: bytes) -> dict[str, Any]:
+        """Return the features of a file, beside the class.
+
+        Raises:
+            ValueError: It is no file of this kind, or is damaged; says how.
+        """
+        raise NotImplementedError
+
+    def items(self) -> Iterator[FileItem]:
+        """Yield every file: classes in sorted order, and the files of a class in sorted order."""
+        return iter(self._items)
+
+    def item(self, item_index: int) -> FileItem:
+        """Return one file."""
+        return self._items[item_index]
+
+    def key(self, item: FileItem) -> str:
+        """Return the path below the root, with ``/``."""
+        return item.key
+
+    def size_bytes(self, item: FileItem) -> int:
+        """Return the size of the file."""
+        return item.size_bytes
+
+    def load(self, item: FileItem) -> dict[str, Any]:
+        """Read one file.
+
+        Raises:
+            SourceError: It can not be read, or is not what its name says.
+            SourceChanged: It has changed since it was listed.
+        """
+        listed = ListedFile(item.key, item.size_bytes, item.mtime_ns)
+        data = read_file(self._inputs, self._folder, listed, self._root)
+        try:
+            features = self.features_of(item, data)
+        except ValueError as error:
+            raise damaged_file(error, os.path.join(self._root, item.key)) from None
+        if item.label >= 0:
+            label, text = self._class_names
+            features[label] = item.label
+            features[text] = self.classes[item.label]
+        return features
+
+    def digest(self) -> dict[str, Any]:
+        """Hash the files' relative paths and sizes."""
+        return self._hash(lambda item: f"{item.key}\0{item.size_bytes}\n")
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Hash paths, sizes and modification times."""
+        return self._hash(lambda item: f"{item.key}\0{item.size_bytes}\0{item.mtime_ns}\n")
+
+    def _hash(self, line: Callable[[FileItem], str]) -> dict[str, Any]:
+        return {"files": hash_lines(map(line, self._items)), "num_items": self.num_items}
+
+
+def has_files(root: str, endings: frozenset[str]) -> bool:
+    """Tell whether such a file lies in the folder or below it, be it one that can not be read."""
+    try:
+        tree = tree_of(root, LOOK_FILES)
+        return _holds(tree, root, endings) or (
+            not tree.is_whole and _holds(tree_of(root), root, endings)
+        )
+    except SourceError:
+        return True  # the reason is told when the folder is opened
+
+
+def _holds(tree: Tree, root: str, endings: frozenset[str]) -> bool:
+    folders, loose = _list_root(tree, root, endings, Counter())
+    return bool(loose) or any(
+        next(_walk(tree, root, folder, 0, endings, Counter()), None) is not None
+        for folder in folders
+    )
+
+
+def _list_root(
+    tree: Tree, root: str, endings: frozenset[str], skipped: Counter[str]
+) -> tuple[list[str], list[FileItem]]:
+    folders: list[str] = []
+    loose: list[FileItem] = []
+    for entry in scan(tree, root):
+        if entry.is_dir():
+            folders.append(entry.name)
+        elif is_wanted(entry.name, endings, skipped):
+            loose.append(_item(entry, entry.name, -1))
+    return folders, loose
+
+
+def _walk(
+    tree: Tree,
+    root: str,
+    folder: str,
+    label: int,
+    endings: frozenset[str],
+    skipped: Counter[str],
+) -> Iterator[FileItem]:
+    for entry, key in walk(tree, root, folder, endings, skipped):
+        yield _item(entry, key, label)
+
+
+def _item(entry: Entry, key: str, label: int) -> FileItem:
+    listed = listed_file(entry, key)
+    return FileItem(key, label, listed.size_bytes, listed.mtime_ns)
