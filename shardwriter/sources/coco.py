@@ -1,0 +1,331 @@
+"""``coco``: images with objects, keypoints and captions as a JSON file in COCO's form has them.
+
+An item is an image, in the order of ``images``; its objects stand in the order of ``annotations``.
+Names, types and arithmetic are those of the TensorFlow Object Detection API's
+``create_coco_tf_record``: boxes by width and height of the image, class numbers as in the file (0
+means background there, and numbers are missing: that is no vocabulary, and the names stand beside
+them), and an object is left out where its box has no area or reaches over the right or lower edge.
+Other than there, an image without objects has empty lists and not no features, and segments are
+kept, as polygons and run lengths; masks are not drawn.
+
+An object without keypoints, in a file that has some, has those of its class (else of the first
+class that has any) as zeros that are not visible.
+
+Which features there are is a matter of the whole file: those of objects where it has boxes (or
+classes to look for), those of segments and keypoints where an object has some, and captions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from shardwriter.errors import SourceError
+from shardwriter.naming import is_url
+from shardwriter.sources.coco_files import annotations_file, image_folder
+from shardwriter.sources.coco_segments import POLYGON_COLUMNS, RLE_COLUMNS, add_segments
+from shardwriter.sources.detection import (
+    LABEL,
+    TEXT,
+    XMAX,
+    XMIN,
+    YMAX,
+    YMIN,
+    BadAnnotation,
+    DetectionSource,
+    ImageFiles,
+    checked_numbers,
+    checked_size,
+    checked_text,
+)
+from shardwriter.storage.inputs import inputs_for
+
+KIND: Final = "coco"
+
+_IS_CROWD: Final = "image/object/is_crowd"
+_AREA: Final = "image/object/area"
+_CAPTION: Final = "image/caption"
+_KEYPOINT: Final = "image/object/keypoint"
+_OBJECT_COLUMNS: Final = {
+    XMIN: "f",
+    XMAX: "f",
+    YMIN: "f",
+    YMAX: "f",
+    LABEL: "q",
+    TEXT: "s",
+    _IS_CROWD: "b",
+    _AREA: "f",
+}
+_KEYPOINT_COLUMNS: Final = {
+    f"{_KEYPOINT}/x": "f",
+    f"{_KEYPOINT}/y": "f",
+    f"{_KEYPOINT}/visibility": "b",
+    f"{_KEYPOINT}/num": "i",
+    f"{_KEYPOINT}/text": "s",
+}
+
+
+class CocoDetection(DetectionSource):
+    """Annotated images of one JSON file.
+
+    Args:
+        path: The file, or a folder that it is the only such file of.
+
+    Raises:
+        SourceError: There is no such file, or several, or it is not what COCO's are, or its
+            images are not found.
+    """
+
+    kind = KIND
+
+    def __init__(self, path: str) -> None:
+        path = annotations_file(path)
+        found, data = _read(path)
+        document = _parsed(data, path)
+        images = _images(document, path)
+        annotations = _records(document, "annotations", path)
+        self._classes = _Classes(_records(document, "categories", path), annotations, path)
+        names = [name for name, _ in images.values()]
+        typecodes = _typecodes(document, annotations, path)
+        super().__init__(path, image_folder(path, names), typecodes)
+        self._add_annotations(data, found.st_mtime_ns)
+        by_image: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
+        lost = 0
+        for annotation in annotations:
+            image_id = annotation.get("image_id")
+            if isinstance(image_id, int | str) and image_id in images:
+                by_image[image_id].append(annotation)
+            else:
+                lost += 1
+        self._left_out = 0
+        files = ImageFiles(self._root)
+        for image_id, (name, image) in images.items():
+            annotated: Any
+            try:
+                height, width = checked_size(image.get("height"), image.get("width"))
+                columns = self._objects(by_image.get(image_id, ()), height, width)
+                annotated = height, width, columns
+            except BadAnnotation as error:
+                annotated = error
+            self._add(name, str(image_id), files.find(name), annotated)
+        self.notes = _notes(self._left_out, lost)
+
+    def _objects(
+        self, annotations: Sequence[Mapping[str, Any]], height: int, width: int
+    ) -> dict[str, list[Any]]:
+        """Return the columns of one image."""
+        columns: defaultdict[str, list[Any]] = defaultdict(list)
+        left_out = 0
+        for annotation in annotations:
+            what = f"annotation {annotation.get('id')!r}"
+            if _CAPTION in self._columns and "caption" in annotation:
+                caption = checked_text(annotation["caption"], f"the caption of {what}")
+                columns[_CAPTION].append(caption)
+            if LABEL not in self._columns or ("caption" in annotation and "bbox" not in annotation):
+                continue
+            box = checked_numbers(annotation.get("bbox"), f"bbox of {what}", 4)
+            x, y, box_width, box_height = box
+            is_empty = box_width <= 0 or box_height <= 0
+            if is_empty or x + box_width > width or y + box_height > height:
+                left_out += 1
+                continue
+            columns[XMIN].append(x / width)
+            columns[XMAX].append((x + box_width) / width)
+            columns[YMIN].append(y / height)
+            columns[YMAX].append((y + box_height) / height)
+            label, text = self._classes.of(annotation, what)
+            columns[LABEL].append(label)
+            columns[TEXT].append(text)
+            crowd = annotation.get("iscrowd", 0)
+            if crowd not in (0, 1):
+                raise BadAnnotation(f"iscrowd of {what} is neither 0 nor 1")
+            columns[_IS_CROWD].append(int(crowd))
+            area = annotation.get("area", box_width * box_height)
+            columns[_AREA] += checked_numbers([area], f"area of {what}")
+            add_segments(columns, annotation.get("segmentation"), height, width, what)
+            if f"{_KEYPOINT}/x" in self._columns:
+                self._add_keypoints(columns, annotation, height, width, what)
+        self._left_out += left_out
+        return columns
+
+    def _add_keypoints(
+        self,
+        columns: Mapping[str, list[Any]],
+        annotation: Mapping[str, Any],
+        height: int,
+        width: int,
+        what: str,
+    ) -> None:
+        names = self._classes.keypoints(annotation["category_id"])
+        points = annotation.get("keypoints") or [0] * 3 * len(names)
+        points = checked_numbers(points, f"keypoints of {what}")
+        if len(points) != 3 * len(names):
+            raise BadAnnotation(f"keypoints of {what} are not 3 numbers for each of {len(names)}")
+        visible = points[2::3]
+        if not {0, 1, 2}.issuperset(visible):
+            raise BadAnnotation(f"keypoints of {what} have another visibility than 0, 1 and 2")
+        num_visible = annotation.get("num_keypoints", sum(map(bool, visible)))
+        if type(num_visible) is not int or not 0 <= num_visible <= len(names):
+            raise BadAnnotation(f"num_keypoints of {what} is {num_visible!r:.50}")
+        columns[f"{_KEYPOINT}/x"].extend(x / width for x in points[::3])
+        columns[f"{_KEYPOINT}/y"].extend(y / height for y in points[1::3])
+        columns[f"{_KEYPOINT}/visibility"].extend(map(int, visible))
+        columns[f"{_KEYPOINT}/num"].append(num_visible)
+        columns[f"{_KEYPOINT}/text"].extend(names)
+
+
+class _Classes:
+    """``categories``: the names of classes, and of their keypoints."""
+
+    def __init__(
+        self, records: Sequence[Mapping[str, Any]], annotations: Sequence[Any], path: str
+    ) -> None:
+        self._names: dict[int, str] = {}
+        self._keypoints: dict[int, list[str]] = {}
+        for record in records:
+            number = record.get("id")
+            if type(number) is not int or number in self._names or not 0 <= number < 1 << 63:
+                raise SourceError(
+                    f"a category has the id {number!r:.50}, which is no number of its own",
+                    path=path,
+                )
+            what = f"category {number}"
+            try:
+                self._names[number] = checked_text(record.get("name"), f"the name of {what}")
+                points = record.get("keypoints") or []
+                if not isinstance(points, list):
+                    raise BadAnnotation(f"keypoints of {what} is no list")
+                self._keypoints[number] = [
+                    checked_text(point, f"a keypoint of {what}") for point in points
+                ]
+            except BadAnnotation as error:
+                raise SourceError(str(error), path=path) from None
+        nameless = {number for number, points in self._keypoints.items() if not points}
+        for annotation in annotations:
+            # Names may be missing; then the points are as many as an object has.
+            points, number = annotation.get("keypoints"), annotation.get("category_id")
+            if isinstance(points, list) and type(number) is int and number in nameless:
+                count = max(len(self._keypoints[number]), len(points) // 3)
+                self._keypoints[number] = [""] * count
+        # Readers make rows of one length of them: objects of other classes have the same points,
+        # none of them visible.
+        usual = next(filter(None, self._keypoints.values()), [])
+        for number, points in self._keypoints.items():
+            self._keypoints[number] = points or usual
+
+    def of(self, annotation: Mapping[str, Any], what: str) -> tuple[int, str]:
+        """Return number and name of an object's class."""
+        number = annotation.get("category_id")
+        if type(number) is not int or number not in self._names:
+            raise BadAnnotation(
+                f"{what} has the category_id {number!r:.50}, and there is no such category"
+            )
+        return number, self._names[number]
+
+    def keypoints(self, number: int) -> list[str]:
+        """Return the names of the keypoints that every object of a class has."""
+        return self._keypoints[number]
+
+
+def _read(path: str) -> Any:
+    try:
+        return inputs_for(path).read(path)
+    except OSError as error:
+        raise SourceError(f"can not be read: {error.strerror}", path=path) from error
+
+
+def _parsed(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        document = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise SourceError(
+            f"this is not JSON: {error}", path=path, line=getattr(error, "lineno", None)
+        ) from None
+    if not isinstance(document, dict) or "images" not in document:
+        raise SourceError(
+            "this is not in COCO's form: it has no list of images",
+            path=path,
+            hint="it is an object with images, annotations and categories",
+        )
+    return document
+
+
+def _records(document: Mapping[str, Any], name: str, path: str) -> list[dict[str, Any]]:
+    records = document.get(name, [])
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+        raise SourceError(f"{name} is not a list of objects", path=path)
+    return records
+
+
+def _images(document: Mapping[str, Any], path: str) -> dict[Any, tuple[str, dict[str, Any]]]:
+    """Return name and entry of every image, by id."""
+    images: dict[Any, tuple[str, dict[str, Any]]] = {}
+    for place, image in enumerate(_records(document, "images", path)):
+        image_id, name = image.get("id"), image.get("file_name")
+        if type(image_id) not in (int, str) or image_id in images:
+            raise SourceError(
+                f"image {place} of the list has the id {image_id!r:.50}, which is not its own",
+                path=path,
+            )
+        try:
+            name = checked_text(name, "its file_name")
+            checked_text(str(image_id), "its id")
+        except BadAnnotation as error:
+            raise SourceError(f"image {image_id!r:.50}: {error}", path=path) from None
+        normal = posixpath.normpath(name)
+        if os.path.isabs(name) or is_url(name) or normal in (".", "..") or normal[:3] == "../":
+            raise SourceError(
+                f"image {image_id!r}: its file_name leads out of the folder: {name!r:.200}",
+                path=path,
+                hint="file_name is a path below the folder of images",
+            )
+        images[image_id] = normal, image
+    return images
+
+
+def _typecodes(
+    document: Mapping[str, Any], annotations: Sequence[Mapping[str, Any]], path: str
+) -> dict[str, str]:
+    """Return the columns that a file's annotations have.
+
+    Raises:
+        SourceError: They have neither boxes nor captions.
+    """
+    keys = set().union(*annotations)
+    if annotations and keys.isdisjoint(("bbox", "caption")):
+        is_panoptic = "segments_info" in keys
+        raise SourceError(
+            "these are panoptic segments" if is_panoptic else "no annotation has a box or caption",
+            path=path,
+            hint="what is read are instances, keypoints and captions",
+        )
+    typecodes: dict[str, str] = {}
+    is_looked_for = "annotations" in document and document.get("categories")
+    if "bbox" in keys or (is_looked_for and "caption" not in keys):
+        typecodes |= _OBJECT_COLUMNS
+        segments = [annotation.get("segmentation") for annotation in annotations]
+        if any(isinstance(segment, list) and any(segment) for segment in segments):
+            typecodes |= POLYGON_COLUMNS
+        if any(isinstance(segment, dict) for segment in segments):
+            typecodes |= RLE_COLUMNS
+        if "keypoints" in keys:
+            typecodes |= _KEYPOINT_COLUMNS
+    if "caption" in keys:
+        typecodes[_CAPTION] = "s"
+    return typecodes
+
+
+def _notes(left_out: int, lost: int) -> list[str]:
+    notes = []
+    if left_out:
+        notes.append(
+            "objects left out, as their boxes have no area or reach over the right or lower edge: "
+            f"{left_out:,}"
+        )
+    if lost:
+        notes.append(f"annotations left out, as they are of no image in the list: {lost:,}")
+    return notes

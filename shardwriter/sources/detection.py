@@ -1,0 +1,335 @@
+"""Images with labelled objects: what ``coco`` and ``voc`` have in common.
+
+Names and types are those that the TensorFlow Object Detection API reads. Everything but the images
+is read when the source is opened, checked, and kept as it will be written: numbers in arrays, words
+as numbers of words, so that a worker gets a few bytes an object and not a tree of dictionaries.
+
+An annotation that is wrong is the fault of its image: the error is kept and raised when that image
+is loaded, so that ``--on-error skip`` leaves out this one.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardwriter.errors import SourceChanged, SourceError
+from shardwriter.feature_types import FeatureType
+from shardwriter.images import EXTENSIONS, read_header
+from shardwriter.storage.inputs import Entry, InputChanged, absolute, inputs_for
+
+XMIN: Final = "image/object/bbox/xmin"
+XMAX: Final = "image/object/bbox/xmax"
+YMIN: Final = "image/object/bbox/ymin"
+YMAX: Final = "image/object/bbox/ymax"
+LABEL: Final = "image/object/class/label"
+TEXT: Final = "image/object/class/text"
+
+_INT: Final = FeatureType("int64", "int64", ())
+_STRING: Final = FeatureType("bytes", "string", ())
+_IMAGE_PLAN: Final = {
+    "image/encoded": FeatureType("bytes", "bytes", (), "image"),
+    "image/filename": _STRING,
+    "image/format": _STRING,
+    "image/height": _INT,
+    "image/key/sha256": _STRING,
+    "image/source_id": _STRING,
+    "image/width": _INT,
+}
+_FLOAT32_MAX: Final = 3.4028234e38
+_NUMBERS: Final = frozenset([int, float])  # a bool is none
+_MAX_SIZE: Final = 1 << 31  # pixels of a side
+
+
+class BadAnnotation(Exception):
+    """What is wrong with the annotations of one image."""
+
+
+class DetectionItem(NamedTuple):
+    """An annotated image as it was when its folder was listed."""
+
+    key: str
+    number: int
+    size_bytes: int  # -1: the annotations name it, and it is not there
+    mtime_ns: int
+
+
+class Column:
+    """Lists of numbers or words, one list an image.
+
+    Args:
+        typecode: As ``array`` has it for numbers; ``"s"`` for words that come again and again.
+    """
+
+    def __init__(self, typecode: str) -> None:
+        self._values: array[Any] = array("i" if typecode == "s" else typecode)
+        self._ends = array("q", [0])
+        self._words: dict[str, int] | None = {} if typecode == "s" else None
+        self._spelled: list[str] = []
+        dtype = np.float32 if typecode == "f" else np.int64
+        self._dtype = np.dtype(dtype)
+        if typecode == "s":
+            self.type = FeatureType("bytes", "string", (None,))
+        elif typecode == "f":
+            self.type = FeatureType("float", "float32", (None,))
+        else:
+            self.type = FeatureType("int64", "int64", (None,))
+
+    def append(self, values: Iterable[Any]) -> None:
+        """Add the list of the next image."""
+        if self._words is None:
+            self._values.extend(values)
+        else:
+            for word in values:
+                number = self._words.setdefault(word, len(self._spelled))
+                if number == len(self._spelled):
+                    self._spelled.append(word)
+                self._values.append(number)
+        self._ends.append(len(self._values))
+
+    def __getitem__(self, index: int) -> Any:
+        values = self._values[self._ends[index] : self._ends[index + 1]]
+        if self._words is None:
+            return np.array(values, self._dtype)
+        return [self._spelled[number] for number in values]
+
+
+class DetectionSource:
+    """Images and their annotations; what reads annotations fills it.
+
+    Args:
+        annotations: The file or folder of annotations, as a person wrote it.
+        folder: Where the images lie.
+        typecodes: The columns of annotations, by feature.
+    """
+
+    kind: str
+    random_access = True
+    travels = True
+    stable = True
+    vocabularies: Mapping[str, list[str]] = {}  # numbers of classes do not count from 0
+
+    def __init__(self, annotations: str, folder: str, typecodes: Mapping[str, str]) -> None:
+        self.notes: Sequence[str] = ()
+        self.label: str | None = TEXT if TEXT in typecodes else None
+        self._annotations = annotations
+        self._root = folder
+        self._folder = absolute(folder)  # a map may change the current folder
+        self._inputs = inputs_for(folder)
+        self._keys: list[str] = []
+        self._source_ids: list[str] = []
+        self._facts = array("q")  # size in bytes, time, height and width of each
+        self._columns = {name: Column(typecode) for name, typecode in typecodes.items()}
+        self._bad: dict[int, str] = {}
+        self.num_items: int | None = 0
+        self._annotations_digest = ""
+        self._annotations_times = ""
+        self.plan: Mapping[str, FeatureType] = {
+            **_IMAGE_PLAN,
+            **{name: column.type for name, column in self._columns.items()},
+        }
+
+    def items(self) -> Iterator[DetectionItem]:
+        """Yield every image, in the order of the annotations."""
+        return map(self.item, range(len(self._keys)))
+
+    def item(self, item_index: int) -> DetectionItem:
+        """Return one image."""
+        size_bytes, mtime_ns = self._facts[4 * item_index : 4 * item_index + 2]
+        return DetectionItem(self._keys[item_index], item_index, size_bytes, mtime_ns)
+
+    def key(self, item: DetectionItem) -> str:
+        """Return the image's path below the folder of images."""
+        return item.key
+
+    def size_bytes(self, item: DetectionItem) -> int:
+        """Return the size of the image file."""
+        return max(item.size_bytes, 0)
+
+    def load(self, item: DetectionItem) -> dict[str, Any]:
+        """Read one image, and give what is annotated.
+
+        Raises:
+            SourceError: Its annotations are wrong, or it can not be read, is no image, or has
+                another size than the annotations say.
+            SourceChanged: It has changed since it was listed.
+        """
+        bad = self._bad.get(item.number)
+        if bad is not None:
+            raise SourceError(
+                bad, path=self._annotations, item=item.key, hint="mend it, or skip the image"
+            )
+        path = os.path.join(self._root, item.key)
+        data = self._read(item, path)
+        try:
+            header = read_header(data)
+        except ValueError as error:
+            raise SourceError(
+                str(error), path=path, hint="mend it, or take it out of the annotations"
+            ) from None
+        height, width = self._facts[4 * item.number + 2 : 4 * item.number + 4]
+        if (header.height, header.width) != (height, width):
+            raise SourceError(
+                f"the image is {header.width} x {header.height} pixels, and its annotations are "
+                f"for {width} x {height}",
+                path=path,
+                hint="a viewer may turn an image by its EXIF tag, which leaves the pixels as they "
+                "are: turn those, or annotate the stored ones",
+            )
+        features: dict[str, Any] = {
+            "image/encoded": data,
+            "image/filename": item.key,
+            "image/format": header.format,
+            "image/height": height,
+            "image/key/sha256": sha256(data).hexdigest(),
+            "image/source_id": self._source_ids[item.number],
+            "image/width": width,
+        }
+        features.update((name, column[item.number]) for name, column in self._columns.items())
+        return features
+
+    def digest(self) -> dict[str, Any]:
+        """Hash the annotations, and the images' names and sizes."""
+        return self._hash(self._annotations_digest, with_times=False)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Hash the same with the times of all files."""
+        return self._hash(self._annotations_digest + self._annotations_times, with_times=True)
+
+    def _hash(self, before: str, *, with_times: bool) -> dict[str, Any]:
+        digest = sha256(before.encode())
+        for item in self.items():
+            time = f"\0{item.mtime_ns}" if with_times else ""
+            digest.update(f"{item.key}\0{item.size_bytes}{time}\n".encode())
+        return {"files": "sha256:" + digest.hexdigest(), "num_items": self.num_items}
+
+    def _read(self, item: DetectionItem, path: str) -> bytes:
+        if item.size_bytes < 0:
+            raise SourceError(
+                f"the image is not there, and {self._annotations} has annotations for it",
+                path=path,
+                hint="put it there, or skip it",
+            )
+        try:
+            found, data = self._inputs.read(os.path.join(self._folder, item.key))
+        except OSError as error:
+            is_gone = isinstance(error, FileNotFoundError | InputChanged)
+            kind = SourceChanged if is_gone else SourceError
+            raise kind(f"can not be read: {error.strerror}", path=path) from error
+        listed = (item.size_bytes, item.mtime_ns)
+        if (found.st_size, found.st_mtime_ns) != listed or len(data) != item.size_bytes:
+            raise SourceChanged(
+                "the file has changed since the folder was listed",
+                path=path,
+                hint="write the dataset again when nothing writes to the source",
+            )
+        return data
+
+    def _add(
+        self,
+        name: str,
+        source_id: str,
+        entry: Entry | None,
+        annotated: tuple[int, int, Mapping[str, Iterable[Any]]] | BadAnnotation,
+    ) -> None:
+        """Add an image: its file, and height, width and columns, or what is wrong with them."""
+        height, width = 0, 0
+        columns: Mapping[str, Iterable[Any]] = {}
+        if isinstance(annotated, BadAnnotation):
+            self._bad[len(self._keys)] = str(annotated)
+        else:
+            height, width, columns = annotated
+        found = None if entry is None else entry.stat()
+        size_bytes, mtime_ns = (-1, 0) if found is None else (found.st_size, found.st_mtime_ns)
+        self._keys.append(name)
+        self._source_ids.append(source_id)
+        self._facts.extend((size_bytes, mtime_ns, height, width))
+        for feature, column in self._columns.items():
+            column.append(columns.get(feature, ()))
+        self.num_items = len(self._keys)
+
+    def _add_annotations(self, data: bytes, mtime_ns: int) -> None:
+        """Have the digests know of a file of annotations."""
+        digest = sha256(data).hexdigest()
+        self._annotations_digest = sha256((self._annotations_digest + digest).encode()).hexdigest()
+        times = f"{self._annotations_times}{mtime_ns}\n"
+        self._annotations_times = sha256(times.encode()).hexdigest()
+
+
+class ImageFiles:
+    """The files below a folder; each folder is listed once, when it is asked for."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._listed: dict[str, dict[str, Entry]] = {}
+
+    def of(self, below: str = "") -> dict[str, Entry]:
+        """Return the files of a folder below, by name; none where there is no such folder."""
+        if below not in self._listed:
+            path = os.path.join(self._folder, below) if below else self._folder
+            try:
+                entries = inputs_for(path).listing(path)
+                self._listed[below] = {entry.name: entry for entry in entries if entry.is_file()}
+            except OSError:
+                self._listed[below] = {}
+        return self._listed[below]
+
+    def find(self, name: str) -> Entry | None:
+        """Return the file of a relative name."""
+        below, last = posixpath.split(name)
+        return self.of(below).get(last)
+
+
+def is_image_name(name: str) -> bool:
+    """Tell whether a file's name is that of an image, and of one that is not hidden."""
+    return os.path.splitext(name)[1].lower() in EXTENSIONS and not name.startswith(".")
+
+
+def checked_size(height: Any, width: Any) -> tuple[int, int]:
+    """Return height and width.
+
+    Raises:
+        BadAnnotation: They are missing, or none that an image has.
+    """
+    if not all(type(side) is int and 0 < side < _MAX_SIZE for side in (height, width)):
+        raise BadAnnotation(
+            f"the annotations give no usable size: width {width!r}, height {height!r}"
+        )
+    return height, width
+
+
+def checked_numbers(values: Any, what: str, count: int | None = None) -> list[float]:
+    """Return finite numbers.
+
+    Raises:
+        BadAnnotation: There are others, or other things, or not as many; says of what.
+    """
+    is_list = isinstance(values, list) and count in (None, len(values))
+    if not is_list or not _NUMBERS.issuperset(map(type, values)):
+        raise BadAnnotation(f"{what} is not {'' if count is None else f'{count} '}numbers")
+    try:
+        is_finite = sum(map(abs, values)) <= _FLOAT32_MAX  # one that is not makes the sum so
+    except OverflowError:  # a float and an integer of hundreds of digits
+        is_finite = False
+    if not is_finite:
+        raise BadAnnotation(f"{what} is not finite")
+    return list(values)
+
+
+def checked_text(value: Any, what: str) -> str:
+    """Return text that UTF-8 can hold.
+
+    Raises:
+        BadAnnotation: It is none.
+    """
+    try:
+        value.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise BadAnnotation(f"{what} is no text: {value!r:.100}") from None
+    return str(value)
