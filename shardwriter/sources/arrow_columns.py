@@ -1,0 +1,365 @@
+"""Columns of Arrow tables: which type a feature has by the schema, and how values become features.
+
+========================  ======================================================================
+bool, integers            int64
+half, float, double       float
+string, binary            bytes
+dictionary                what its values are
+lists of these            a list; nested lists with a shape, if they are rectangular
+struct<bytes, path>       the bytes: an image or sound as Hugging Face ``datasets`` keeps it
+null, wherever            a feature without a kind
+anything else             an error that names the column, unless a map makes a feature of it
+========================  ======================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.errors import SourceError
+from shardwriter.example import UNSET, Kind
+from shardwriter.example_columns import Column
+from shardwriter.feature_types import FeatureType, Shape
+
+_FILE_FIELDS: Final = {"bytes", "path"}
+
+
+class _Nested(NamedTuple):
+    """Lists in lists, flat: row i has the leaves [bounds[i], bounds[i + 1])."""
+
+    leaves: Any
+    bounds: NDArray[np.int64]
+    dims: list[NDArray[np.int64]]  # by nesting, of each row; -1: there is nothing to tell it by
+
+
+class ColumnReader:
+    """What makes values of one feature of the chunks of one column.
+
+    Args:
+        name: Of the column.
+        arrow_type: Its type in the schema.
+        is_image: Whether the file's metadata calls it images.
+        fixed: The type that the user fixed.
+
+    Attributes:
+        type: The feature's type. Where ``is_deep``, the shape is still to be found: :meth:`shaped`.
+        is_deep: Whether lists of any lengths are nested.
+
+    Raises:
+        SourceError: There is no feature of such a type.
+    """
+
+    def __init__(
+        self, name: str, arrow_type: Any, *, is_image: bool, fixed: FeatureType | None
+    ) -> None:
+        import pyarrow.types as pt
+
+        self._name = name
+        self._arrow_type = arrow_type
+        shape: list[int | None] = []
+        leaf = _plain_type(arrow_type)
+        while pt.is_list(leaf) or pt.is_large_list(leaf) or pt.is_fixed_size_list(leaf):
+            shape.append(leaf.list_size if pt.is_fixed_size_list(leaf) else None)
+            leaf = _plain_type(leaf.value_type)
+        self._of_file = pt.is_struct(leaf) and {field.name for field in leaf} == _FILE_FIELDS
+        if self._of_file:
+            leaf = _plain_type(leaf.field("bytes").type)
+        self._is_null = pt.is_null(leaf) and not shape
+        self._target: Any = None
+        found = _leaf_type(leaf)
+        if fixed is not None and fixed.kind is not None:
+            found = self._bind(found, leaf, fixed)
+        if found is None:
+            raise self._no_feature(arrow_type)
+        if found.kind == "bytes" and len(shape) > 1:
+            raise self._no_feature(arrow_type)
+        is_file = found.kind == "bytes" and not shape and is_image
+        encoding = "image" if is_file else found.encoding
+        dtype = "bytes" if encoding == "image" else found.dtype
+        self.is_deep = shape.count(None) > 1 or (None in shape and len(shape) > 1)
+        self.type = FeatureType(
+            found.kind,
+            dtype,
+            None if found.kind is None else tuple(shape),
+            encoding,
+            # Of any format: blocks of rows are not looked at one by one.
+            "image" if encoding == "image" else None,
+        )
+
+    def _no_feature(self, arrow_type: Any) -> SourceError:
+        return SourceError(
+            f"a column of {arrow_type} has no place in a feature",
+            feature=self._name,
+            hint=f"--schema {self._name}=string may take it as text; a map can leave it out, or "
+            "make features of it (--map)",
+        )
+
+    def _bind(self, found: FeatureType | None, leaf: Any, fixed: FeatureType) -> FeatureType:
+        """Return the type that the user fixed, and remember what has to be cast for it."""
+        import pyarrow as pa
+
+        kind = fixed.kind
+        assert kind is not None
+        bound = FeatureType(kind, fixed.dtype, None, fixed.encoding)
+        if found is not None and found.kind is None:
+            return bound
+        if found is not None and (found.kind, fixed.dtype) == (kind, found.dtype):
+            return bound
+        if found is not None and (found.kind, kind) in (("int64", "float"), ("float", "float")):
+            return bound if found.kind != "float" else found
+        if found is not None and found.kind == kind == "int64":
+            return found
+        targets: dict[Kind, list[Any]] = {
+            "int64": [pa.int64(), pa.int32()],
+            "float": [pa.float64()],
+            "bytes": [pa.string() if fixed.dtype == "string" else pa.binary()],
+        }
+        for target in targets[kind]:
+            try:
+                pa.array([], leaf).cast(target)
+            except pa.ArrowException:
+                continue
+            self._target = target
+            return bound
+        raise SourceError(
+            f"the schema says {fixed.dtype}, and the column is {self._arrow_type}",
+            feature=self._name,
+            hint="a map can make features of it (--map)",
+        )
+
+    def dims(self, column: Any) -> set[tuple[int, ...]]:
+        """Return the shapes of the nested lists of a column; -1 is what an empty one hides.
+
+        Raises:
+            SourceError: A row is ragged, or has a null inside.
+        """
+        nested = self._nested(_plain(column).drop_null())
+        return set(map(tuple, np.unique(np.stack(nested.dims, axis=1), axis=0).tolist()))
+
+    def shaped(self, found: set[tuple[int, ...]]) -> FeatureType:
+        """Return the type of a feature whose values have these shapes.
+
+        Raises:
+            SourceError: They do not go together.
+        """
+        joined = replace(self.type, shape=None)
+        try:
+            for dims in sorted(found, key=lambda dims: (-1 in dims, dims)):
+                known = joined.shape or (0,) * len(dims)
+                filled = tuple((k or 0) if d < 0 else d for d, k in zip(dims, known, strict=True))
+                joined = joined.join(replace(self.type, shape=filled))
+        except ValueError as conflict:
+            raise SourceError(
+                f"{conflict} can not be one feature",
+                feature=self._name,
+                hint="a map can pad or flatten the lists (--map)",
+            ) from None
+        return self.type if joined.shape is None else joined
+
+    def values(self, column: Any, planned: Shape | None) -> Column:
+        """Return what the rows of a column are.
+
+        Args:
+            column: A ``pyarrow.Array``.
+            planned: The feature's shape.
+
+        Raises:
+            SourceError: A value can not be had. Which row it is, shows when they come one by one.
+        """
+        column = _plain(column)
+        if self._is_null:
+            return Column([UNSET] * len(column), np.ones(len(column), bool))
+        unset = None
+        if column.null_count:
+            unset = column.is_null().to_numpy(zero_copy_only=False)
+        if not planned and not self.type.shape:
+            return self._scalars(column, unset)
+        nested = self._nested(column.drop_null() if column.null_count else column)
+        lists = self._lists(nested, planned or ())
+        if unset is None:
+            return Column(lists, None)
+        rows: list[Any] = [UNSET] * len(unset)
+        for place, value in zip(np.flatnonzero(~unset).tolist(), lists, strict=True):
+            rows[place] = value
+        return Column(rows, unset)
+
+    def _scalars(self, column: Any, unset: NDArray[np.bool_] | None) -> Column:
+        leaves = self._leaves(column)
+        if isinstance(leaves, list) and unset is not None:
+            leaves = [UNSET if leaf is None else leaf for leaf in leaves]
+        if self._of_file and unset is None and None in leaves:
+            raise self._lone_path(column)
+        if self._of_file and unset is not None:
+            without = np.array([leaf is UNSET for leaf in leaves], bool)
+            if (without & ~unset).any():
+                raise self._lone_path(column)
+        return Column(leaves, unset)
+
+    def _lone_path(self, column: Any) -> SourceError:
+        lone = next(v["path"] for v in column.to_pylist() if v is not None and v["bytes"] is None)
+        return SourceError(
+            f"there are no bytes of the file {lone!r}, only its name",
+            feature=self._name,
+            hint="write the table again with the files in it, or read them in a map",
+        )
+
+    def _leaves(self, column: Any) -> Any:
+        """Return numbers as an array (anything where a null is), blobs as a list."""
+        import pyarrow as pa
+
+        column = _plain(column)
+        if self._of_file:
+            column = _plain(column.flatten()[column.type.get_field_index("bytes")])
+        try:
+            if self._target is not None:
+                column = column.cast(self._target)
+            if self.type.kind != "bytes":
+                return _numbers(column)
+            if self.type.encoding == "image" and pa.types.is_string(column.type):
+                column = column.cast(pa.binary())
+            leaves: list[Any] = column.to_pylist()
+            return leaves
+        except pa.ArrowException as error:
+            reason = str(error).partition("\n")[0]
+            raise SourceError(
+                f"is not {self.type.dtype}: {reason}",
+                feature=self._name,
+                hint=f"fix another type: --schema {self._name}=string",
+            ) from error
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"byte {error.object[error.start]:#04x} is not UTF-8",
+                feature=self._name,
+                hint=f"--schema {self._name}=bytes takes the bytes as they are",
+            ) from None
+
+    def _nested(self, column: Any) -> _Nested:
+        import pyarrow.types as pt
+
+        num_rows = len(column)
+        bounds = np.arange(num_rows + 1)
+        dims: list[NDArray[np.int64]] = []
+        for _ in self.type.shape or ():
+            if dims and column.null_count:
+                raise self._null_inside()
+            if pt.is_fixed_size_list(column.type):
+                size = column.type.list_size
+                offsets = np.arange(len(column) + 1) * size
+                leaves = column.values.slice(column.offset * size, len(column) * size)
+            else:
+                offsets = column.offsets.to_numpy().astype(np.int64)
+                leaves = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+                offsets = offsets - offsets[0]
+            lengths = np.diff(offsets)
+            counts = np.diff(bounds)
+            first = np.full(num_rows, -1)
+            first[counts > 0] = lengths[bounds[:-1][counts > 0]]
+            if (lengths != np.repeat(first, counts)).any():
+                raise SourceError(
+                    "a ragged list: lists inside of it are of several lengths",
+                    feature=self._name,
+                    hint="a map can pad or flatten it (--map)",
+                )
+            dims.append(first)
+            bounds = offsets[bounds]
+            column = _plain(leaves)
+        if column.null_count:
+            raise self._null_inside()
+        return _Nested(column, bounds, dims)
+
+    def _null_inside(self) -> SourceError:
+        return SourceError(
+            "a null stands inside of a list",
+            feature=self._name,
+            hint="a feature has no place for it: a map can leave it out, or put a value there",
+        )
+
+    def _lists(self, nested: _Nested, planned: Shape) -> Any:
+        leaves = self._leaves(nested.leaves)
+        if isinstance(leaves, list):
+            if any(leaf is None for leaf in leaves):
+                raise self._null_inside()  # of a struct
+            bounds = nested.bounds.tolist()
+            return [leaves[b:e] for b, e in pairwise(bounds)]
+        dims = np.stack(nested.dims, axis=1)
+        if len(dims) and (dims == dims[0]).all() and dims[0].min() >= 0:
+            return leaves.reshape(len(dims), *dims[0].tolist())
+        # What an empty list would hold does not show: it is what other rows hold.
+        usual = [size or 0 for size in planned]
+        return [
+            leaves[begin:end].reshape([u if d < 0 else d for d, u in zip(row, usual, strict=True)])
+            for begin, end, row in zip(
+                nested.bounds[:-1].tolist(), nested.bounds[1:].tolist(), dims.tolist(), strict=True
+            )
+        ]
+
+
+def _plain_type(arrow_type: Any) -> Any:
+    """Return what a type is stored as, and of a dictionary the type of its values."""
+    import pyarrow as pa
+
+    while True:
+        if isinstance(arrow_type, pa.BaseExtensionType):
+            arrow_type = arrow_type.storage_type
+        elif pa.types.is_dictionary(arrow_type):
+            arrow_type = arrow_type.value_type
+        else:
+            return arrow_type
+
+
+def _plain(column: Any) -> Any:
+    """Return a column as it is stored, and of a dictionary its values."""
+    import pyarrow as pa
+
+    while True:
+        if isinstance(column.type, pa.BaseExtensionType):
+            column = column.storage
+        elif pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        else:
+            return column
+
+
+def _leaf_type(leaf: Any) -> FeatureType | None:
+    import pyarrow.types as pt
+
+    if pt.is_null(leaf):
+        return FeatureType()
+    if pt.is_boolean(leaf) or pt.is_integer(leaf):
+        return FeatureType("int64", _dtype(leaf).name)
+    if pt.is_floating(leaf):
+        return FeatureType("float", _dtype(leaf).name)
+    name = re.sub(r"\[\d+\]|large_|_view", "", str(leaf))
+    if name == "string":
+        return FeatureType("bytes", "string")
+    if name in ("binary", "fixed_size_binary"):
+        return FeatureType("bytes", "bytes")
+    return None
+
+
+def _dtype(arrow_type: Any) -> np.dtype[Any]:
+    # Arrow's own function for this wants pandas.
+    name = str(arrow_type)
+    return np.dtype(
+        {"halffloat": "float16", "float": "float32", "double": "float64"}.get(name, name)
+    )
+
+
+def _numbers(column: Any) -> NDArray[Any]:
+    """Return an array as it lies in memory; where a null is, there is any number."""
+    import pyarrow as pa
+
+    is_bool = pa.types.is_boolean(column.type)
+    if is_bool:
+        column = column.cast(pa.uint8())
+    dtype = _dtype(column.type)
+    if not len(column):
+        return np.empty(0, bool if is_bool else dtype)
+    values = np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
+    return values.astype(bool) if is_bool else values
