@@ -1,0 +1,67 @@
+"""``audio``: one folder a class, WAV files below it; or WAV files without classes.
+
+Bytes are passed through untouched; rate, channels, bits and length come from the file's header. A
+file whose header says more than is there is an item's error. Other audio files (FLAC, Ogg, MP3) are
+left out, with a note.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shardwriter.feature_types import FeatureType
+from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, has_files
+from shardwriter.wav import read_wav_header
+
+KIND: Final = "audio"
+
+_FILES: Final = FileKind("WAV file", "WAV files", "WAV files", frozenset({".wav", ".wave"}))
+_INT: Final = FeatureType("int64", "int64", ())
+_STRING: Final = FeatureType("bytes", "string", ())
+_PLAN: Final = {
+    "audio/bits_per_sample": _INT,
+    "audio/channels": _INT,
+    "audio/encoded": FeatureType("bytes", "bytes", ()),
+    "audio/filename": _STRING,
+    "audio/format": _STRING,
+    "audio/num_frames": _INT,
+    "audio/sample_rate": _INT,
+}
+
+
+class AudioFolder(ClassFolders):
+    """WAV files in class folders.
+
+    Args:
+        root: The folder.
+
+    Raises:
+        SourceError: There are none, or they lie both in class folders and beside them.
+    """
+
+    kind = KIND
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root, _FILES, _PLAN, "audio")
+
+    def features_of(self, item: FileItem, data: bytes) -> dict[str, Any]:
+        """Return a file's bytes, and what its header says.
+
+        Raises:
+            ValueError: It is no WAV file, or is cut off.
+        """
+        header = read_wav_header(data)
+        return {
+            "audio/bits_per_sample": header.bits_per_sample,
+            "audio/channels": header.channels,
+            "audio/encoded": data,
+            "audio/filename": item.key,
+            "audio/format": "wav",
+            "audio/num_frames": header.num_frames,
+            "audio/sample_rate": header.sample_rate,
+        }
+
+
+def has_audio(root: str) -> bool:
+    """Tell whether a WAV file lies in the folder or below it, be it one that can not be read."""
+    return has_files(root, _FILES.endings)
