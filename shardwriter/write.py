@@ -88,7 +88,9 @@ def write(
             to values, or the bytes of a finished record.
         out: ``dir/name@16``, or ``dir/name`` to have N chosen.
         num_shards: N, where ``out`` does not say it.
-        format: ``image-folder``, ``csv``, ``jsonl``, ``tfrecord``, ``python``, or ``auto``.
+        format: ``image-folder``, ``image-mask``, ``coco``, ``voc``, ``csv``, ``jsonl``,
+            ``parquet``, ``numpy``, ``tfrecord``, ``webdataset``, ``audio``,
+            ``python``, or ``auto``.
         map: Applied to every item's features; returns features, or SKIP.
         filter: Asked of every item as the source lists it (an ImageItem, a row's number, what an
             iterator gives) whether it is to be written at all.

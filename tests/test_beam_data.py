@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from beam_jobs import assert_same, run
+from detection_sets import everything, voc_object, write_coco, write_voc
 
 import shardwriter as sw
 from shardwriter.errors import ShardwriterError
@@ -11,7 +12,12 @@ from shardwriter.errors import ShardwriterError
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 from shardwriter.beam import WriteShards
 
-TABLES = {"csv": "**/*.csv", "jsonl": "**/*.ndjson", "tfrecord": "**/*.tfrecord*"}
+TABLES = {
+    "csv": "**/*.csv",
+    "jsonl": "**/*.ndjson",
+    "tfrecord": "**/*.tfrecord*",
+    "webdataset": "**/*.t[ag][rz]*",
+}
 IMAGES = ("cvat-ai+datumaro/**/*.jpg", "cvat-ai+datumaro/**/*.png")
 
 
@@ -36,7 +42,9 @@ def write_both(tmp_path, source, kind):
     return True
 
 
-@pytest.mark.parametrize(("kind", "least"), [("csv", 4), ("jsonl", 2), ("tfrecord", 30)])
+@pytest.mark.parametrize(
+    ("kind", "least"), [("csv", 4), ("jsonl", 2), ("tfrecord", 30), ("webdataset", 12)]
+)
 def test_files(tmp_path, data_dir, kind, least):
     files = sorted(path for path in data_dir.glob(TABLES[kind]) if path.is_file())
     done = [
@@ -54,3 +62,20 @@ def test_folders_of_images(tmp_path, data_dir):
         for number, path in enumerate(folders[:12])
     ]
     assert sum(done) >= 8
+
+
+def test_folders_of_sounds(tmp_path, data_dir):
+    folders = sorted({path.parent for path in data_dir.glob("**/*.wav")})
+    done = [
+        write_both(tmp_path / str(number), str(path), "audio")
+        for number, path in enumerate(folders)
+    ]
+    assert sum(done) >= 2
+
+
+def test_annotated_images(tmp_path):
+    cat, dog = voc_object("cat"), voc_object("dog")
+    coco = write_coco(tmp_path / "coco", everything())
+    voc = write_voc(tmp_path / "voc", {"b": [cat], "a": [dog, cat], "c": []})
+    assert write_both(tmp_path / "1", coco, "coco")
+    assert write_both(tmp_path / "2", voc, "voc")

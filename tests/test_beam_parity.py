@@ -324,3 +324,20 @@ def test_a_worker_that_is_killed(tmp_path):
             )
             assert (tmp_path / "died").exists()
             assert_same(folder / "beam", folder / "serial")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "npz"])
+def test_tables_and_arrays(tmp_path, runner, kind):
+    path = tmp_path / f"t.{kind}"
+    if kind == "npz":
+        columns = {"x": np.arange(200).reshape(100, 2), "name": np.array(list("abcde") * 20)}
+        np.savez_compressed(path, **columns)
+    else:
+        pa = pytest.importorskip("pyarrow")
+        columns = {"x": [[i] * (i % 4) for i in range(100)], "name": [None, "a"] * 50}
+        pytest.importorskip("pyarrow.parquet").write_table(
+            pa.table(columns), path, row_group_size=9
+        )
+    for seed in (None, 3):
+        out = tmp_path / str(seed)
+        write_both(out, str(path), runner, options=DatasetOptions(shuffle_seed=seed))

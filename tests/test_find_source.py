@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import tarfile
 import threading
 import zlib
 from pathlib import Path
@@ -18,6 +20,20 @@ GIF = b"GIF89a\x07\0\x05\0\0\0\0;"
 TABLE = b"a,b\n1,x\n2,y\n"
 ROWS = b'{"a": 1, "b": "x, y"}\n{"a": 2, "b": "z"}\n'
 RECORDS = frame(b"x") + frame(b"") + frame(b"yy" * 5000)
+
+
+WAV = b"RIFF\x28\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0data\4\0\0\0abcd"
+
+
+def tar_of(*names):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name))
+    return file.getvalue()
+
+
+TAR = tar_of("1.jpg", "1.txt", "2.jpg")
 
 
 def write(path, data):
@@ -47,6 +63,16 @@ def write(path, data):
         ({"cat/1.gif": GIF, "dog/1.gif": GIF}, ".", "image-folder", 2),
         ({"p/1.gif": GIF}, "p", "image-folder", 1),
         ({"p/c/deep/er/1.gif": GIF}, "p", "image-folder", 1),
+        ({"p/images/1.gif": GIF, "p/masks/1.gif": GIF}, "p", "image-mask", 1),
+        ({"p/images/1.gif": GIF, "p/masks/1_L.gif": GIF}, "p/", "image-mask", 1),
+        ({"p/train/1.gif": GIF, "p/trainannot/1.gif": GIF}, "p", "image-mask", 1),
+        ({"p/val/img/1.gif": GIF, "p/val/label/1.gif": GIF}, "p", "image-mask", 1),
+        ({"p/a/1.gif": GIF, "p/b/1.gif": GIF}, "p/{a,b}", "image-mask", 1),
+        ({"p/a/1.gif": GIF, "p/b/1_x.gif": GIF}, "p/{a/*,b/*_x}", "image-mask", 1),
+        ({"p/images/1.gif": GIF, "p/masks/2.gif": GIF}, "p", "image-folder", 2),
+        ({"p/images/1.gif": GIF, "p/labels/1.txt": b"0"}, "p", "image-folder", 1),
+        ({"p/a/1.gif": GIF, "p/a_mask/1.gif": GIF, "p/b/1.gif": GIF}, "p", "image-folder", 3),
+        ({"p/{a,b}/c/1.gif": GIF}, "p/{a,b}", "image-folder", 1),
         ({"t.csv": TABLE}, Path("t.csv"), "csv", 2),
         ({"x.jsonl": ROWS}, "x.jsonl", "jsonl", 2),
         ({"x.NDJSON": b"\xef\xbb\xbf" + ROWS}, "x.NDJSON", "jsonl", 2),
@@ -68,6 +94,15 @@ def write(path, data):
         ({f"d/t.record-0000{i}-of-00002": RECORDS for i in range(2)}, "d/t", "tfrecord", 6),
         ({f"d/t.record-0000{i}-of-00002": RECORDS for i in range(2)}, "d/t@2", "tfrecord", 6),
         ({f"d/t.record-0000{i}-of-00002": RECORDS for i in range(2)}, "d/t@*", "tfrecord", 6),
+        ({"x.tar": TAR}, "x.tar", "webdataset", 2),
+        ({"x.bin": TAR}, "x.bin", "webdataset", 2),
+        ({"x.TGZ": gzip.compress(TAR)}, "x.TGZ", "webdataset", None),
+        ({"x.tar.gz": gzip.compress(TAR)}, "x.tar.gz", "webdataset", None),
+        ({"d/1.tar": TAR, "d/2.tar": TAR, "d/sizes.json": b"{}"}, "d", "webdataset", 4),
+        ({"d/1.tar": TAR, "d/2.tar": TAR}, "d/*.tar", "webdataset", 4),
+        ({"cat/1.wav": WAV, "dog/1.WAV": WAV}, ".", "audio", 2),
+        ({"p/1.wav": WAV, "p/2.mp3": b"x"}, "p", "audio", 1),
+        ({"p/1.wav": WAV, "p/1.gif": GIF}, "p", "image-folder", 1),
     ],
 )
 def test_the_format_is_found_by_looking(tmp_path, monkeypatch, files, data, kind, num_items):
@@ -104,6 +139,9 @@ def test_the_format_is_found_by_looking(tmp_path, monkeypatch, files, data, kind
         ({"x.bin": bytes(100)}, "x.bin", "not known by looking"),
         ({"x.csv": "a,b\n".encode("utf-16")}, "x.csv", "not known by looking"),
         ({"x.gz": gzip.compress(TABLE)[:-9]}, "x.gz", "can not be unpacked"),
+        ({"d/x.tar": TAR, "d/x.csv": TABLE}, "d", "several formats: csv, webdataset"),
+        ({"x.tar": b"BZh9" + bytes(600)}, "x.tar", "packed with bzip2"),
+        ({"x.tar": tar_of()}, "x.tar", "no samples"),
     ],
 )
 def test_what_is_not_there_or_not_known_is_said(tmp_path, monkeypatch, files, data, words):
@@ -158,7 +196,21 @@ def test_a_badly_named_image_is_told_and_not_the_folder(tmp_path):
         ("t.csv", "tfrecord", "is this a TFRecord file"),
         ("-", "tfrecord", "not from standard input"),
         ("d", "image-folder", "no image files"),
+        ("d", "image-mask", "no folder of images and no folder of masks"),
+        ("none", "image-mask", "no such folder"),
+        ("t.csv", "image-mask", "no such folder"),
+        ("{d,none}", "image-mask", "no such folder"),
+        ("{d/*,d/*_L}", "image-mask", "lie in one folder"),
+        ("{d,d/e}", "image-mask", "one of the two in the other"),
+        ("{d,../x}", "image-mask", "is no folder below"),
+        ("{.,d}", "image-mask", "is no folder below"),
+        ("{d/*/x,e}", "image-mask", "is no folder below"),
         ("d/*", "csv", "no file matches"),
+        ("t.csv", "webdataset", "no tar file"),
+        ("d", "webdataset", "no .tar, .tar.gz or .tgz file"),
+        ("-", "webdataset", "not from standard input"),
+        ("t.csv", "audio", "this is a file; audio is a folder"),
+        ("d", "audio", "no WAV files"),
     ],
 )
 def test_what_is_not_what_format_says(tmp_path, monkeypatch, data, format, words):

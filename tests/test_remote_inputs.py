@@ -13,16 +13,21 @@ import posixpath
 import random
 import subprocess
 import sys
+import tarfile
+import wave
 from collections.abc import Iterator
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from uuid import uuid4
 
+import numpy as np
 import pytest
+from detection_sets import everything, voc_object, write_coco, write_voc
 
 import shardwriter
 from shardwriter.errors import MissingExtra, OptionError, SourceChanged, SourceError, StorageError
+from shardwriter.example import encode_example
 from shardwriter.indexing import make_index, open_index
 from shardwriter.inspection.proving.scan import scan_file
 from shardwriter.locate import find_one, find_shard_sets
@@ -530,6 +535,8 @@ def records(folder: str, options: tuple[tuple[str, Any], ...] = ()) -> dict[str,
 @pytest.fixture(
     params=[
         "images",
+        "masks",
+        "masks by pattern",
         "csv",
         "csv.gz",
         "csv folder",
@@ -540,6 +547,9 @@ def records(folder: str, options: tuple[tuple[str, Any], ...] = ()) -> dict[str,
         "gzip dataset",
         "records",
         "gzip records",
+        "tars",
+        "tgz",
+        "sounds",
     ]
 )
 def data(request, tmp_path):
@@ -548,6 +558,12 @@ def data(request, tmp_path):
     if kind == "images":
         names = ("a/1.jpg", "a/deep/2.jpg", "b c/3.jpg", "b c/notes.txt", ".git/4.jpg", "é/5.jpg")
         return {name: JPEG + name.encode() for name in names}, ""
+    if "masks" in kind:
+        sides = ("x", "y") if "pattern" in kind else ("img", "labels")
+        names = [f"{sides[0]}/{n}.jpg" for n in ("1", "2", "a/3", "é")]
+        names += [f"{sides[1]}/{n}_L.png" for n in ("1", "2", "a/3", "é")]
+        files = {name: JPEG + name.encode() for name in [*names, "img/notes.txt", "z/5.jpg"]}
+        return files, "{x/*,y/*_L.png}" if "pattern" in kind else ""
     if "csv" in kind:
         files = {"t1.csv": table(3000), "t2.csv": table(10)}
         if kind == "csv.gz":
@@ -557,11 +573,36 @@ def data(request, tmp_path):
         text = json_lines(2000)
         name = f"rows.{kind}"
         return {name: gzip.compress(text) if "gz" in kind else text}, name
+    if kind == "sounds":
+        return {f"{c}/{i}.wav": sound(i) for c in "ab" for i in range(2)}, ""
+    if kind == "tars":
+        return {"1.tar": tar(range(300)), "2.tar": tar(range(7))}, "*.tar"
+    if kind == "tgz":
+        return {"1.tgz": gzip.compress(tar(range(300)))}, "1.tgz"
     options = (("compression", "gzip"),) if "gzip" in kind else ()
     files = dict(records(str(tmp_path), options))
     if "dataset" in kind:
         return files, "t"
     return {name: data for name, data in files.items() if "-of-" in name}, ""
+
+
+def sound(num_frames):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as wav:
+        wav.setparams((1, 2, 8000, 0, "NONE", ""))
+        wav.writeframes(b"ab" * num_frames)
+    return file.getvalue()
+
+
+def tar(numbers):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for i in numbers:
+            for extension, data in (("jpg", JPEG * i), ("cls", b"%d" % i)):
+                info = tarfile.TarInfo(f"{i:04}.{extension}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return file.getvalue()
 
 
 def put_all(place, files):
@@ -612,6 +653,18 @@ def test_shards_are_the_same_wherever_the_source_lies(data, remote, tmp_path):
     assert outputs[0] == outputs[1]  # the manifest too, with the digest of the job
 
 
+def test_masks_are_found_behind_many_images(remote, monkeypatch):
+    monkeypatch.setattr("shardwriter.sources.image_mask.LOOK_FILES", 3)
+    for number in range(5):
+        remote.put(f"images/{number}.jpg", JPEG)
+        remote.put(f"masks/{number}.jpg", JPEG)
+        remote.put(f"classes/cat/{number}.jpg", JPEG)
+    assert open_source(remote.root).kind == "image-mask"
+    assert open_source(f"{remote.root}/classes").kind == "image-folder"
+    with pytest.raises(OptionError, match="no such folder"):
+        open_source(f"{remote.root}/{{images,none}}")
+
+
 def test_an_image_that_has_changed(remote):
     remote.put("a/1.jpg", JPEG)
     remote.put("a/2.jpg", JPEG)
@@ -631,6 +684,25 @@ def reopened(source):
         file.close()
     source._open_files.clear()
     return source
+
+
+@pytest.mark.parametrize("kind", ["coco", "voc"])
+def test_annotated_images(remote, tmp_path, kind):
+    if kind == "coco":
+        write_coco(tmp_path, everything())
+    else:
+        write_voc(tmp_path, {"b": [voc_object("cat")], "é": [voc_object("dog")], "c": []})
+    for path in sorted(path for path in tmp_path.rglob("*") if path.is_file()):
+        remote.put(path.relative_to(tmp_path).as_posix(), path.read_bytes())
+    here, there = open_source(str(tmp_path)), pickle.loads(pickle.dumps(open_source(remote.root)))
+    assert there.kind == here.kind == kind
+    assert there.digest() == here.digest()
+    assert there.plan == here.plan
+    for one, other in zip(here.items(), there.items(), strict=True):
+        assert encode_example(there.load(other)) == encode_example(here.load(one))
+    remote.put(f"{'val' if kind == 'coco' else 'JPEGImages'}/{other.key}", b"x")
+    with pytest.raises(SourceChanged):
+        there.load(other)
 
 
 @pytest.mark.parametrize(("name", "make"), [("t.csv", table), ("t.jsonl", json_lines)])
@@ -665,7 +737,9 @@ def test_a_damaged_record(remote, tmp_path):
     assert caught.value.record_index == 1
 
 
-@pytest.mark.parametrize("format", ["auto", "image-folder", "csv", "jsonl", "tfrecord"])
+@pytest.mark.parametrize(
+    "format", ["auto", "image-folder", "csv", "jsonl", "tfrecord", "webdataset", "audio"]
+)
 def test_nothing_there(remote, format):
     remote.put("other/x.bin", b"x")
     with pytest.raises((OptionError, SourceError), match=r"there is no such|no file|can not be"):
@@ -783,3 +857,29 @@ def test_nothing_heavy_is_imported_for_a_path(tmp_path):
         "assert 'shardwriter.storage.beam_inputs' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_tables_and_arrays_at_urls(folders, tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    columns = {"x": list(range(100)), "name": ["é", "b"] * 50}
+    pytest.importorskip("pyarrow.parquet").write_table(
+        pa.table(columns), tmp_path / "t.parquet", row_group_size=30
+    )
+    pytest.importorskip("pyarrow.feather").write_feather(
+        pa.table(columns), tmp_path / "t.arrow", chunksize=30
+    )
+    np.savez(tmp_path / "t.npz", **columns)
+    for name in ("t.parquet", "t.arrow", "t.npz"):
+        url = folders.put(f"data/{name}", (tmp_path / name).read_bytes())
+        remote, local = open_source(url), open_source(tmp_path / name)
+        assert remote.kind == local.kind
+        assert remote.digest() == local.digest()
+        assert [remote.load(i) for i in range(100)] == [local.load(i) for i in range(100)]
+        folders.put(f"data/{name}", (tmp_path / name).read_bytes() + b"\0")
+        with pytest.raises(SourceError, match="has changed"):
+            open_changed(remote)
+
+
+def open_changed(source):
+    """Read all of a source anew, as another process does."""
+    return list(map(pickle.loads(pickle.dumps(source)).load, range(100)))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import os
 import pickle
 import shutil
 import struct
+import tarfile
+import wave
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from detection_sets import everything, voc_object, write_coco, write_voc
 
 import shardwriter
 from shardwriter import SKIP
@@ -22,11 +26,18 @@ from shardwriter.feature_types import describe
 from shardwriter.options import DatasetOptions
 from shardwriter.schema import Schema
 from shardwriter.sources import ColumnSource
+from shardwriter.sources.audio import AudioFolder
+from shardwriter.sources.coco import CocoDetection
 from shardwriter.sources.csv import CsvTable
 from shardwriter.sources.image_folder import ImageFolder
+from shardwriter.sources.image_mask import ImageMask
 from shardwriter.sources.jsonl import JsonLines
+from shardwriter.sources.numpy import NumpyRows
+from shardwriter.sources.parquet import ParquetTable
 from shardwriter.sources.python import PythonSource
 from shardwriter.sources.tfrecord import TFRecordFiles
+from shardwriter.sources.voc import VocDetection
+from shardwriter.sources.webdataset import WebDataset
 from shardwriter.tfrecord import frame
 
 
@@ -64,6 +75,44 @@ class Loose(Classes):
         write_images(folder, ["b.gif", "a.gif", "c.gif"])
 
 
+class Masks:
+    def write(self, folder):
+        names = ["b/2", "b/1", "a", "c é"]
+        write_images(folder, [f"images/{name}.gif" for name in names])
+        write_images(folder, [f"masks/{name}_mask.gif" for name in names])
+
+    def open(self, folder):
+        return ImageMask(str(folder))
+
+
+class MaskParts(Masks):
+    def write(self, folder):
+        for side in ("train", "trainannot", "val", "valannot"):
+            write_images(folder, [f"{side}/{number}.gif" for number in range(3)])
+
+
+class Coco:
+    def write(self, folder):
+        write_coco(folder, everything())
+
+    def open(self, folder):
+        return CocoDetection(str(folder))
+
+
+class Voc:
+    def write(self, folder):
+        cat, dog = voc_object("cat"), voc_object("dog", (0, 0, 40, 20), "")
+        write_voc(folder, {"b": [cat], "a": [dog, cat], "10": [], "é": [dog]})
+
+    def open(self, folder):
+        return VocDetection(str(folder))
+
+
+class VocFlat(Voc):
+    def write(self, folder):
+        write_voc(folder, {"b": [], "a": [voc_object("robot")]}, "", "")
+
+
 class Table:
     def write(self, folder):
         write_table(folder / "t.csv", 0, 23)
@@ -88,6 +137,82 @@ class Packed(Table):
 class NoRows(Table):
     def write(self, folder):
         write_table(folder / "t.csv", 0, 0)
+
+
+class ParquetRows:
+    """Row groups of several sizes, in two files and an Arrow stream."""
+
+    @staticmethod
+    def table(first, stop):
+        pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        ids = range(first, stop)
+        columns = {
+            "id": pa.array(ids, pa.int32()),
+            "score": pa.array([None if i % 5 == 0 else i / 8 for i in ids], pa.float64()),
+            "half": pa.array([np.float16(i) for i in ids], pa.float16()),
+            "flag": pa.array([None if i % 3 == 0 else i % 2 == 0 for i in ids]),
+            "name": pa.array([["", "\u00e9\n\u00fc", None][i % 3] for i in ids]),
+            "blob": pa.array([bytes([i]) * i for i in ids], pa.large_binary()),
+            "word": pa.array([f"w{i % 2}" for i in ids]).dictionary_encode(),
+            "list": pa.array(
+                [None if i % 4 == 0 else [i] * (i % 3) for i in ids], pa.list_(pa.int8())
+            ),
+            "texts": pa.array([["a", str(i)][: i % 3] for i in ids]),
+            "pair": pa.array([[i, i + 0.5] for i in ids], pa.list_(pa.float32(), 2)),
+            "grid": pa.array([[[i, 1, 2]] * (i % 3) for i in ids], pa.list_(pa.list_(pa.int64()))),
+            "none": pa.nulls(len(ids)),
+        }
+        types = {"flag": pa.bool_(), "name": pa.string(), "texts": pa.list_(pa.string())}
+        types["word"] = pa.dictionary(pa.int32(), pa.string())
+        return pa.table({n: c.cast(types.get(n, c.type)) for n, c in columns.items()})
+
+    def write(self, folder):
+        pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        from pyarrow import feather
+        from pyarrow import parquet as pq
+
+        pq.write_table(self.table(0, 11), folder / "1.parquet", row_group_size=4)
+        pq.write_table(self.table(0, 0), folder / "2.parquet")
+        with pa.ipc.new_stream(folder / "3.arrow", self.table(0, 0).schema) as stream:
+            stream.write_table(self.table(11, 17), max_chunksize=4)
+        feather.write_feather(self.table(17, 23), folder / "4.feather", chunksize=5)
+
+    def open(self, folder):
+        return ParquetTable(sorted(str(path) for path in folder.iterdir()))
+
+    def change(self, folder):
+        from pyarrow import parquet as pq
+
+        pq.write_table(self.table(0, 12), folder / "1.parquet")
+
+
+class Arrays:
+    def write(self, folder):
+        records = np.zeros(9, [("a", ">i4"), ("b", [("c", "f2", (2,)), ("d", "U3")])])
+        records["b"]["d"] = "\u00e9x"
+        np.save(folder / "records.npy", records)
+        np.save(folder / "x.npy", np.arange(18, dtype=np.uint8).reshape(9, 2))
+        np.save(folder / "y.npy", np.asfortranarray(np.arange(54.0).reshape(9, 2, 3)))
+
+    def open(self, folder):
+        return NumpyRows(sorted(str(path) for path in folder.iterdir()))
+
+    def change(self, folder):
+        np.save(folder / "x.npy", np.ones((9, 2), np.uint8))
+
+
+class Archive(Arrays):
+    save = staticmethod(np.savez)
+
+    def write(self, folder):
+        self.save(folder / "t.npz", x=np.arange(7), name=np.array(list("abcdefg")), b=[b"1"] * 7)
+
+    def change(self, folder):
+        self.save(folder / "t.npz", x=np.arange(1, 8), name=np.array(list("abcdefg")))
+
+
+class PackedArchive(Archive):
+    save = staticmethod(np.savez_compressed)
 
 
 ITEMS = [{"x": i, "y": [0.5 * i], "z": f"text {i}"} for i in range(7)]
@@ -163,16 +288,69 @@ class PackedRecords(Records):
         write_records(folder / "2.tfrecord.gz", 9, 20, gzip.compress)
 
 
+def write_tar(path, first, stop, pack=bytes):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for i in range(first, stop):
+            members = {"gif": gif(i + 1, 7), "cls": str(i).encode(), "seg.txt": b"\xc3\xa9" * i}
+            for extension, data in members.items():
+                info = tarfile.TarInfo(f"é/{i:04}.{extension}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    path.write_bytes(pack(file.getvalue()))
+
+
+class Tars:
+    def write(self, folder):
+        write_tar(folder / "1.tar", 0, 9)
+        write_tar(folder / "2.tar", 0, 0)
+        write_tar(folder / "3.tar", 0, 11)
+
+    def open(self, folder):
+        return WebDataset(sorted(str(path) for path in folder.iterdir()))
+
+
+class PackedTars(Tars):
+    def write(self, folder):
+        write_tar(folder / "1.tar.gz", 0, 9, gzip.compress)
+        write_tar(folder / "2.tar", 9, 20)
+
+
+class Sounds:
+    def write(self, folder):
+        for i, name in enumerate(["b/2.wav", "b/1.WAV", "a/x/3.wav", "c/é.wav"]):
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with wave.open(str(path), "wb") as file:
+                file.setparams((2, 2, 8000 + i, 0, "NONE", ""))
+                file.writeframes(b"abcd" * i)
+
+    def open(self, folder):
+        return AudioFolder(str(folder))
+
+
 FILES = {
     "images in classes": Classes(),
     "images alone": Loose(),
+    "images and masks": Masks(),
+    "parts of images and masks": MaskParts(),
+    "coco": Coco(),
+    "voc": Voc(),
+    "voc in one folder": VocFlat(),
     "table": Table(),
     "tables": Tables(),
     "packed tables": Packed(),
     "table without rows": NoRows(),
     "json lines": JsonRows(),
+    "parquet": ParquetRows(),
+    "arrays": Arrays(),
+    "archive": Archive(),
+    "packed archive": PackedArchive(),
     "records": Records(),
     "packed records": PackedRecords(),
+    "tars": Tars(),
+    "packed tars": PackedTars(),
+    "sounds in classes": Sounds(),
 }
 ALL = {
     **FILES,
@@ -182,7 +360,8 @@ ALL = {
     "function": Python(lambda: (dict(item) for item in ITEMS)),
     "iterable": Python(dict(enumerate(ITEMS)).values()),
 }
-NUM_ITEMS = [5, 3, 23, 30, 20, 0, 23, 20, None, 15, 7, 7, None, None]
+NUM_ITEMS = [5, 3, 4, 6, 5, 4, 2, 23, 30, 20, 0, 23, 23, 9, 7, 7, 20, None, 20, None, 4, 15, 7, 7]
+NUM_ITEMS += [None, None]
 
 every_source = pytest.mark.parametrize("case", ALL.values(), ids=ALL)
 file_source = pytest.mark.parametrize("case", FILES.values(), ids=FILES)
@@ -270,6 +449,20 @@ def test_descriptors_are_picklable(source):
     assert loaded(source, travelled) == loaded(source, items)
 
 
+@file_source
+def test_a_source_that_travels_is_picklable(source):
+    if not source.travels:
+        pytest.skip("it stays where it is")
+    try:
+        sent = pickle.dumps(source)
+    except TypeError as error:
+        assert "an open file" in str(error)
+        pytest.skip("its open files go along in a way of their own")
+    travelled = pickle.loads(sent)
+    assert loaded(travelled) == loaded(source)
+    assert travelled.digest() == source.digest()
+
+
 @every_source
 def test_keys_are_stable_and_of_one_item(source):
     keys = [source.key(item) for item in source.items()]
@@ -355,13 +548,17 @@ def test_the_fingerprint_changes_with_time(source, folder, case):
 @file_source
 def test_the_digest_changes_with_the_data(source, folder, case):
     path = min(path for path in folder.rglob("*") if path.is_file())
-    if path.suffix == ".jsonl" or "tfrecord" in path.name:
+    if hasattr(case, "change"):
+        case.change(folder)
+    elif path.suffix == ".jsonl" or "tfrecord" in path.name:
         more = b'{"id": 7}\n' if path.suffix == ".jsonl" else frame(b"")
         packed = path.suffix == ".gz"
         data = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
         path.write_bytes(gzip.compress(data + more) if packed else data + more)
     elif path.suffix == ".gz":
         path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + b"99,1,x,\r\n"))
+    elif path.suffix in (".json", ".xml"):
+        path.write_bytes(path.read_bytes() + b"\n")
     elif path.suffix == ".csv":
         path.write_bytes(path.read_bytes() + b"99,1,x,\r\n")
     else:

@@ -17,9 +17,16 @@ class Format(str, Enum):
 
     auto = "auto"
     image_folder = "image-folder"
+    image_mask = "image-mask"
+    coco = "coco"
+    voc = "voc"
     csv = "csv"
     jsonl = "jsonl"
+    parquet = "parquet"
+    numpy = "numpy"
     tfrecord = "tfrecord"
+    webdataset = "webdataset"
+    audio = "audio"
     python = "python"
 
 
@@ -64,7 +71,9 @@ ShardsOption = Annotated[
 FormatOption = Annotated[
     Format,
     typer.Option(
-        metavar="FORMAT", help="auto (by looking), image-folder, csv, jsonl, tfrecord or python."
+        metavar="FORMAT",
+        help="auto (by looking), image-folder, image-mask, coco, voc, csv, jsonl, parquet, numpy, "
+        "tfrecord, webdataset, audio or python.",
     ),
 ]
 MapOption = Annotated[

@@ -16,20 +16,38 @@ from shardwriter.images import image_format
 from shardwriter.locate import find_shard_sets
 from shardwriter.naming import TFRECORD_PARTS, is_url, parse_shard_file
 from shardwriter.sources import Source
+from shardwriter.sources import audio as audio_source
+from shardwriter.sources import coco as coco_source
 from shardwriter.sources import csv as csv_source
 from shardwriter.sources import image_folder as image_folder_source
+from shardwriter.sources import image_mask as image_mask_source
 from shardwriter.sources import jsonl as jsonl_source
+from shardwriter.sources import numpy as numpy_source
+from shardwriter.sources import parquet as parquet_source
 from shardwriter.sources import python as python_source
 from shardwriter.sources import tfrecord as tfrecord_source
+from shardwriter.sources import voc as voc_source
+from shardwriter.sources import webdataset as webdataset_source
+from shardwriter.sources.arrow_file import ARROW_FILE, ARROW_STREAM, PARQUET
+from shardwriter.sources.coco_files import coco_files, looks_like_coco
+from shardwriter.sources.image_pairs import parse_spec
+from shardwriter.sources.numpy_file import MAGIC as NUMPY_MAGIC
 from shardwriter.sources.positions import BOM
 from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.tfrecord import frame_header
 
 FORMATS: Final = (
     image_folder_source.KIND,
+    image_mask_source.KIND,
+    coco_source.KIND,
+    voc_source.KIND,
     csv_source.KIND,
     jsonl_source.KIND,
+    parquet_source.KIND,
+    numpy_source.KIND,
     tfrecord_source.KIND,
+    webdataset_source.KIND,
+    audio_source.KIND,
     python_source.KIND,
 )
 """What ``--format`` knows, beside ``auto``."""
@@ -73,22 +91,41 @@ def open_source(
         format = _look(data)
     if format == python_source.KIND:
         return python_source.PythonSource(import_reference(data, "SOURCE"), name=data)
-    if format == image_folder_source.KIND:
+    if format in (image_folder_source.KIND, audio_source.KIND):
         _must_exist(data)
+        is_audio = format == audio_source.KIND
         if not inputs_for(data).is_directory(data):
+            what = "audio is" if is_audio else "an image-folder is"
             raise SourceError(
-                "this is a file; an image-folder is a folder with a folder for each class",
-                path=data,
+                f"this is a file; {what} a folder with a folder for each class", path=data
             )
+        if is_audio:
+            return audio_source.AudioFolder(data)
         return image_folder_source.ImageFolder(data)
+    if format == image_mask_source.KIND:
+        return image_mask_source.ImageMask(data)
+    if format in (coco_source.KIND, voc_source.KIND):
+        _must_exist(data)
+        is_coco = format == coco_source.KIND
+        return coco_source.CocoDetection(data) if is_coco else voc_source.VocDetection(data)
     if format == tfrecord_source.KIND:
         if data == "-":
             raise SourceError("records are read from files, and not from standard input")
         return tfrecord_source.TFRecordFiles(data)
+    if format == webdataset_source.KIND:
+        if data == "-":
+            raise SourceError("tar files are read by name, and not from standard input")
+        return webdataset_source.WebDataset(_files(data, _tars_in, ".tar, .tar.gz or .tgz"))
     if format == jsonl_source.KIND:
         return jsonl_source.JsonLines(
             _files(data, _json_lines_in, ".jsonl, .ndjson or .json"), schema
         )
+    if format == parquet_source.KIND:
+        return parquet_source.ParquetTable(
+            _files(data, _parquet_in, ".parquet, .arrow or .feather"), schema
+        )
+    if format == numpy_source.KIND:
+        return numpy_source.NumpyRows(_numpy_files(data), schema)
     return csv_source.CsvTable(_files(data, _tables_in, ".csv or .tsv"), schema)
 
 
@@ -102,6 +139,8 @@ def _look(data: str) -> str:
         return csv_source.KIND
     inputs = inputs_for(data)
     if not inputs.exists(data):
+        if parse_spec(data):
+            return image_mask_source.KIND
         if is_reference(data):
             return python_source.KIND
         if glob.has_magic(data):
@@ -109,6 +148,8 @@ def _look(data: str) -> str:
                 return csv_source.KIND
             if _is_json_lines_name(data):
                 return jsonl_source.KIND
+            if webdataset_source.is_tar_name(data):
+                return webdataset_source.KIND
             found = list(filter(inputs.is_file, inputs.glob(data)))
             if found:
                 return _look_into(next(filter(_is_record_name, found), found[0]))
@@ -116,9 +157,20 @@ def _look(data: str) -> str:
             return tfrecord_source.KIND
         _must_exist(data)
     if inputs.is_directory(data):
+        # Before images: annotated ones lie in folders that are no classes.
+        if voc_source.is_voc_folder(data):
+            return voc_source.KIND
+        if coco_files(data):
+            return coco_source.KIND
+        if image_mask_source.has_pairs(data):
+            return image_mask_source.KIND
         if image_folder_source.has_images(data):
             return image_folder_source.KIND
+        if audio_source.has_audio(data):
+            return audio_source.KIND
         return _look_into_folder(data)
+    if voc_source.is_image_set(data):
+        return voc_source.KIND
     return _look_into(data)
 
 
@@ -126,7 +178,10 @@ def _look_into_folder(path: str) -> str:
     kinds = {
         csv_source.KIND: bool(_tables_in(path)),
         jsonl_source.KIND: any(map(_is_json_lines_name, _json_lines_in(path))),
+        parquet_source.KIND: bool(_parquet_in(path)),
+        numpy_source.KIND: bool(_numpy_in(path)),
         tfrecord_source.KIND: _has_records(path),
+        webdataset_source.KIND: bool(_tars_in(path)),
     }
     found = [kind for kind, is_there in kinds.items() if is_there]
     if len(found) > 1:
@@ -143,8 +198,9 @@ def _look_into_folder(path: str) -> str:
     raise SourceError(
         "nothing in this folder is known",
         path=path,
-        hint="looked for images, in class folders or directly, and for .csv, .tsv, .jsonl, .ndjson "
-        "and TFRecord files",
+        hint="looked for images and .wav files, in class folders or directly, for images with "
+        "masks or annotations, and for .csv, .tsv, .jsonl, .ndjson, .parquet, .arrow, .feather, "
+        ".npy, .npz, .tar and TFRecord files",
     )
 
 
@@ -166,6 +222,12 @@ def _look_into(path: str) -> str:
         raise SourceError("the file is empty", path=path)
     if len(head) >= 12 and head[:12] == frame_header(int.from_bytes(head[:8], "little")):
         return tfrecord_source.KIND
+    if head[257:262] == b"ustar" or (b"\0" in head and webdataset_source.is_tar_name(path)):
+        return webdataset_source.KIND
+    if head.startswith((PARQUET, ARROW_FILE, ARROW_STREAM)):
+        return parquet_source.KIND
+    if head.startswith(NUMPY_MAGIC) or (head[:2] == b"PK" and path.lower().endswith(".npz")):
+        return numpy_source.KIND
     # Every image has a NUL near its beginning; a table may begin with "BMI,age".
     if b"\0" in head and image_format(head[:16]):
         raise SourceError(
@@ -173,6 +235,8 @@ def _look_into(path: str) -> str:
         )
     if b"\0" in head and _is_record_name(path):
         return tfrecord_source.KIND  # a damaged one; reading it says how
+    if looks_like_coco(head) and not _is_json_lines_name(path):
+        return coco_source.KIND
     if _is_json_lines(head, path):
         return jsonl_source.KIND
     first_line = head.partition(b"\n")[0]
@@ -283,9 +347,37 @@ def _tables_in(directory: str) -> list[str]:
     return _named_in(directory, _TABLE_ENDINGS)
 
 
+def _parquet_in(directory: str) -> list[str]:
+    return _named_in(directory, parquet_source.ENDINGS)
+
+
+def _numpy_in(directory: str) -> list[str]:
+    return _named_in(directory, numpy_source.ENDINGS)
+
+
+def _numpy_files(data: str) -> list[str]:
+    """Return one ``.npz`` file, or ``.npy`` files that are a feature each.
+
+    Raises:
+        SourceError: There are several files, and not all of them are ``.npy``.
+    """
+    found = _files(data, _numpy_in, ".npy or .npz")
+    if len(found) > 1 and any(path.lower().endswith(".npz") for path in found):
+        raise SourceError(
+            f"there are {len(found)} files, and not all are .npy",
+            path=data,
+            hint="give one .npz file, or a folder of .npy files of one length",
+        )
+    return found
+
+
 def _json_lines_in(directory: str) -> list[str]:
     """Return the files whose names say so; where there are none, those that may be."""
     return _named_in(directory, _JSON_LINES_ENDINGS) or _named_in(directory, _JSON_ENDINGS)
+
+
+def _tars_in(directory: str) -> list[str]:
+    return _named_in(directory, webdataset_source.ENDINGS)
 
 
 def _named_in(directory: str, endings: tuple[str, ...]) -> list[str]:
