@@ -156,7 +156,7 @@ def _create(path: str, data: bytes) -> None:
                 path=path,
                 hint="--save-images takes a folder without pictures of these records",
             ) from None
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no half of a picture
             if is_mine:
                 os.unlink(path)
             raise

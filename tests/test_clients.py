@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from environments import PEERS, peers_python
 
 import shardwriter as sw
 
-PEERS = Path(__file__).parent / "peers"
 sys.path.insert(0, str(PEERS))
 
-from sums import checksum  # noqa: E402
+from sums import checksum
 
 MAIN_ENVIRONMENT = {"tf_client": "tensorflow", "beam_client": "apache_beam"}
 IMAGES = {"image/encoded": "bytes", "image/filename": "bytes", "image/class/text": "bytes"}
@@ -138,25 +138,18 @@ def clients_sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str
     return sets
 
 
-def peers_python(script: str) -> str:
+def python_of(script: str) -> str:
     if script in MAIN_ENVIRONMENT:
         pytest.importorskip(MAIN_ENVIRONMENT[script])
         return sys.executable
-    named = os.environ.get("SHARDWRITER_PEERS_PYTHON")
-    python = Path(named) if named else PEERS.parent.parent / ".venv-peers" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(
-            "no environment with other loaders: scripts/venv peers .venv-peers makes it, or "
-            "SHARDWRITER_PEERS_PYTHON names its Python"
-        )
-    return str(python)
+    return peers_python()
 
 
 def ask(
     script: str, all_sets: dict[str, dict[str, Any]], names: tuple[str, ...]
 ) -> dict[str, dict[str, str]]:
     """Let a client read some of the sets; its answers, without those that are as wanted."""
-    python = peers_python(script)
+    python = python_of(script)
     asked = {name: all_sets[name] for name in names}
     environment = os.environ | {
         "CUDA_VISIBLE_DEVICES": "",

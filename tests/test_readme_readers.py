@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from environments import peers_python
 
 import shardwriter
 from shardwriter.options import RunOptions
@@ -47,14 +48,7 @@ def python_of(name: str) -> str:
         if importlib.util.find_spec("tensorflow") is None:
             pytest.skip("TensorFlow is not installed")
         return sys.executable
-    named = os.environ.get("SHARDWRITER_PEERS_PYTHON")
-    python = Path(named) if named else ROOT / ".venv-peers" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(
-            "no environment with other loaders: scripts/venv peers .venv-peers makes it, or "
-            "SHARDWRITER_PEERS_PYTHON names its Python"
-        )
-    return str(python)
+    return peers_python()
 
 
 def run(name: str, folder: Path, *command: str | Path) -> str:

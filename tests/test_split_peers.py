@@ -10,15 +10,13 @@ import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from environments import PEERS, peers_python
 
 from shardwriter.splitplan.document import plan_json
 from shardwriter.splitplan.options import PlanOptions
 from shardwriter.splitplan.policies import POLICIES
-
-PEERS = Path(__file__).parent / "peers"
 
 # What each script answers for; ours are in test_splitplan.py.
 ANSWERED = {
@@ -89,25 +87,18 @@ def cases(script):
     return found
 
 
-def peers_python(script):
+def python_of(script):
     if script == "tf_readers":
         pytest.importorskip("tensorflow")
         return sys.executable
-    named = os.environ.get("SHARDWRITER_PEERS_PYTHON")
-    python = Path(named) if named else PEERS.parent.parent / ".venv-peers" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(
-            "no environment with other loaders: scripts/venv peers .venv-peers makes it, or "
-            "SHARDWRITER_PEERS_PYTHON names its Python"
-        )
-    return str(python)
+    return peers_python()
 
 
 def answers(script, asked):
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1")
     done = subprocess.run(
-        [peers_python(script), PEERS / f"{script}.py"],
+        [python_of(script), PEERS / f"{script}.py"],
         input=json.dumps(asked),
         capture_output=True,
         text=True,

@@ -890,12 +890,12 @@ def in_shards(items, num_shards):
 
 
 def ask(questions):
-    from test_split_peers import PEERS, peers_python
+    from environments import PEERS, peers_python
 
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1")
     done = subprocess.run(
-        [peers_python("tfds_directory"), PEERS / "tfds_directory.py"],
+        [peers_python(), PEERS / "tfds_directory.py"],
         input=json.dumps(questions),
         capture_output=True,
         text=True,

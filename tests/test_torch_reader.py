@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from test_split_peers import PEERS, peers_python
+from environments import PEERS, peers_python
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_the_readers_for_torch(file):
         "PYTHONPATH": str(PEERS.parent.parent),
         "CUDA_VISIBLE_DEVICES": "",
     }
-    command = [peers_python("torch"), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [peers_python(), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, str(Path(PEERS, f"{file}.py"))],
         capture_output=True,

@@ -7,17 +7,9 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
+from environments import peers_python
 
 ROOT = Path(__file__).parent.parent
-
-
-def peers_python() -> str:
-    named = os.environ.get("SHARDWRITER_PEERS_PYTHON")
-    python = Path(named) if named else ROOT / ".venv-peers" / "bin" / "python"
-    if not python.exists():
-        pytest.skip("no environment with torch: SHARDWRITER_PEERS_PYTHON names its Python")
-    return str(python)
 
 
 def run(*command: str | Path) -> str:

@@ -51,7 +51,7 @@ def write_page(
                 file.close()
             if working != path:
                 storage.publish(working, path)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no half of a page
             if working != path:
                 storage.delete(working)
             raise

@@ -19,10 +19,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardwriter.errors import SourceChanged, SourceError
+from shardwriter.errors import SourceError
 from shardwriter.feature_types import FeatureType
 from shardwriter.images import EXTENSIONS, read_header
-from shardwriter.storage.inputs import Entry, InputChanged, absolute, inputs_for
+from shardwriter.sources.folder_files import ListedFile, read_file
+from shardwriter.storage.inputs import Entry, absolute, inputs_for
 
 XMIN: Final = "image/object/bbox/xmin"
 XMAX: Final = "image/object/bbox/xmax"
@@ -216,20 +217,8 @@ class DetectionSource:
                 path=path,
                 hint="put it there, or skip it",
             )
-        try:
-            found, data = self._inputs.read(os.path.join(self._folder, item.key))
-        except OSError as error:
-            is_gone = isinstance(error, FileNotFoundError | InputChanged)
-            kind = SourceChanged if is_gone else SourceError
-            raise kind(f"can not be read: {error.strerror}", path=path) from error
-        listed = (item.size_bytes, item.mtime_ns)
-        if (found.st_size, found.st_mtime_ns) != listed or len(data) != item.size_bytes:
-            raise SourceChanged(
-                "the file has changed since the folder was listed",
-                path=path,
-                hint="write the dataset again when nothing writes to the source",
-            )
-        return data
+        listed = ListedFile(item.key, item.size_bytes, item.mtime_ns)
+        return read_file(self._inputs, self._folder, listed, self._root)
 
     def _add(
         self,

@@ -9,10 +9,8 @@ table cost a row group again and again: for a shuffled write small row groups ar
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -25,7 +23,7 @@ from shardwriter.example_columns import Column
 from shardwriter.feature_types import FeatureType
 from shardwriter.sources.arrow_columns import ColumnReader
 from shardwriter.sources.arrow_file import ArrowFile, require_pyarrow
-from shardwriter.sources.positions import OpenFiles
+from shardwriter.sources.positions import OpenFiles, row_key
 
 KIND: Final = "parquet"
 ENDINGS: Final = (".parquet", ".arrow", ".feather")
@@ -190,10 +188,7 @@ class ParquetTable:
 
     def key(self, item: int) -> str:
         """Return ``row 7``, and the file where there are several."""
-        if len(self._files) == 1:
-            return f"row {item}"
-        number = bisect_right(self._first_rows, item) - 1
-        return f"{os.path.basename(self._files[number].path)} row {item - self._first_rows[number]}"
+        return row_key(item, self._first_rows, lambda number: self._files[number].path)
 
     def load(self, item: int) -> dict[str, Any]:
         """Return one row: int, float, str, bytes and arrays; UNSET for a null.

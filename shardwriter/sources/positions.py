@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, Final
 
 import numpy as np
@@ -228,6 +229,20 @@ def file_changed(path: str) -> SourceChanged:
         path=path,
         hint="write the dataset again when nothing writes to the source",
     )
+
+
+def row_key(row: int, first_rows: Sequence[int], path_of: Callable[[int], str]) -> str:
+    """Return ``row 7``, and the file where there are several.
+
+    Args:
+        row: Its number in all files together.
+        first_rows: The number of each file's first row.
+        path_of: Gives the path of a file by its number.
+    """
+    if len(first_rows) == 1:
+        return f"row {row}"
+    number = bisect_right(first_rows, row) - 1
+    return f"{os.path.basename(path_of(number))} row {row - first_rows[number]}"
 
 
 def not_utf8(byte: int, path: str, line: int) -> SourceError:

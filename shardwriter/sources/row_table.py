@@ -5,7 +5,6 @@ A first pass over the whole input finds where every row begins; a row is known b
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from shardwriter.sources.positions import (
     OffsetTable,
     OpenFiles,
     Spool,
+    row_key,
 )
 
 BLOCK_ROWS: Final = 1024
@@ -120,10 +120,7 @@ class RowTable(Generic[F]):
 
     def key(self, item: int) -> str:
         """Return ``row 7``, and the file where there are several."""
-        if len(self._files) == 1:
-            return f"row {item}"
-        number = bisect_right(self._first_rows, item) - 1
-        return f"{os.path.basename(self._files[number].path)} row {item - self._first_rows[number]}"
+        return row_key(item, self._first_rows, lambda number: self._files[number].path)
 
     def digest(self) -> dict[str, Any]:
         """Return sizes and checksums of the files, in order."""

@@ -285,7 +285,7 @@ class _Batches:
                 self._run = loader._progress.begin(loader._find_rank())
                 self._deliveries = loader._make_deliveries(self._run)
             batch, seconds = self._next(self._deliveries)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no worker may be left
             self._end()
             raise
         assert self._run is not None
