@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwriter.crc32c import masked_crc32c
+from shardwriter.codec.example import UNSET, decode_example, encode_example
+from shardwriter.codec.example_columns import Column, decode_columns, encode_columns
+from shardwriter.dataset.manifest import Manifest, load_manifest
 from shardwriter.errors import DataError, RunError, ShardwriterError, UnequalSteps, UsageError
-from shardwriter.example import UNSET, decode_example, encode_example
-from shardwriter.example_columns import Column, decode_columns, encode_columns
-from shardwriter.feature_types import FeatureType
-from shardwriter.manifest import Manifest, load_manifest
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats.crc32c import masked_crc32c
+from shardwriter.formats.tfrecord import TFRecordWriter
+from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.options import SKIP, RunOptions
 from shardwriter.push import open_sharded_writers, open_writer
 from shardwriter.readers.dataset import Dataset
@@ -31,8 +33,6 @@ from shardwriter.readers.opening import open_dataset
 from shardwriter.readers.opening import open_dataset as open  # noqa: A004
 from shardwriter.repair import repair
 from shardwriter.stats import stats
-from shardwriter.tfrecord import TFRecordWriter
-from shardwriter.tfrecord_reader import read_records
 from shardwriter.verify import verify
 from shardwriter.worker import current_worker
 from shardwriter.write import write

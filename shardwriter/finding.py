@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.codec.example import decode_example
+from shardwriter.codec.example_columns import decode_columns
 from shardwriter.errors import OptionError, WireError
-from shardwriter.example import decode_example
-from shardwriter.example_columns import decode_columns
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.opening import open_dataset
 
@@ -53,7 +53,7 @@ def find_records(
     All records are read, one block at a time; whoever has found enough stops.
 
     Args:
-        path: What means one shard set; see :func:`shardwriter.locate.find_shard_sets`.
+        path: What means one shard set; see :func:`shardwriter.shards.locate.find_shard_sets`.
         feature: The feature's name. A list holds the value if one of its items is equal to it.
         value: As text. Bytes have to be its UTF-8; ints and floats the number that it is, floats
             rounded to float32; ``true`` and ``false`` are 1 and 0.

@@ -13,23 +13,23 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compressed_writer import ZLIB_TAIL_BYTES
-from shardwriter.compression import Compression
-from shardwriter.crc32c import extend_crc32c
+from shardwriter.dataset.index import KINDS, Index, dali_index, index_chunks, index_head
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, is_url
 from shardwriter.errors import ManifestError, OptionError, StorageError
-from shardwriter.index import KINDS, Index, dali_index, index_chunks, index_head
-from shardwriter.locate import find_one
-from shardwriter.manifest import Manifest
-from shardwriter.naming import DALI_INDEX_SUFFIX, is_url
-from shardwriter.publication import is_committed, roll_forward
-from shardwriter.rundir import RunDirectory
-from shardwriter.shard_sets import ShardSet
+from shardwriter.formats.compressed_writer import ZLIB_TAIL_BYTES
+from shardwriter.formats.compression import Compression
+from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.formats.tfrecord import FRAME_BYTES
+from shardwriter.formats.tfrecord_reader import read_frames
+from shardwriter.formats.zlib_blocks import zlib_blocks
+from shardwriter.runs.publication import is_committed, roll_forward
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.shards.locate import find_one
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import FRAME_BYTES
-from shardwriter.tfrecord_reader import read_frames
-from shardwriter.zlib_blocks import zlib_blocks
 
 _READ_BYTES: Final = 1 << 20
 _GROWING: Final = "index.remade"  # a name that no run has for its own files

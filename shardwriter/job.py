@@ -1,8 +1,8 @@
 """A job: one source, the options that decide bytes, and N. What every engine is given.
 
 Which items there are, and their numbers, is fixed by descriptors alone
-(:mod:`shardwriter.selection`); loading, mapping and encoding come after, wherever the engine does
-them.
+(:mod:`shardwriter.items.selection`); loading, mapping and encoding come after, wherever the engine
+does them.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter import canonical
 from shardwriter.callables import describe_callable
-from shardwriter.crc32c import crc32c
-from shardwriter.encode import ItemEncoder, RecordEncoder
+from shardwriter.dataset.naming import Output, ShardPattern
 from shardwriter.errors import OptionError, RunChanged, ShardwriterError
-from shardwriter.feature_types import FeatureType
-from shardwriter.kept import Kept
-from shardwriter.learnt import Learnt
-from shardwriter.naming import Output, ShardPattern
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.learnt import Learnt
+from shardwriter.features.schema import FeatureSummary
+from shardwriter.formats import canonical
+from shardwriter.formats.crc32c import crc32c
+from shardwriter.formats.packing import Packing
+from shardwriter.formats.tfrecord import FRAME_BYTES
+from shardwriter.items.encode import ItemEncoder, RecordEncoder
+from shardwriter.items.selection import Selection
 from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.packing import Packing
-from shardwriter.schema import FeatureSummary
-from shardwriter.selection import Selection
+from shardwriter.runs.kept import Kept
 from shardwriter.sources import Item, RecordSource, Source
 from shardwriter.splitplan.num_shards import auto_num_shards
 from shardwriter.stages import Stopwatch
-from shardwriter.tfrecord import FRAME_BYTES
 from shardwriter.worker import ItemSlot, Worker, new_slot
 
 _ORDER_BLOCK: Final = 1 << 16

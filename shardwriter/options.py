@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from shardwriter.compression import Compression
 from shardwriter.errors import OptionError
-from shardwriter.feature_types import FeatureType
-from shardwriter.packing import Deflate, check_packing
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats.compression import Compression
+from shardwriter.formats.packing import Deflate, check_packing
 from shardwriter.tfds.names import TfdsSplit
 
 EngineName = Literal["process", "serial"]

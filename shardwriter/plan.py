@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwriter.dataset.naming import Output
 from shardwriter.errors import OptionError
+from shardwriter.features.schema import FeatureSummary
+from shardwriter.formats.packing import Packing
+from shardwriter.items.selection import Selection
 from shardwriter.job import check_compression, choose_num_shards, sample
-from shardwriter.naming import Output
 from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.packing import Packing
-from shardwriter.publication import taken_by
-from shardwriter.schema import FeatureSummary
-from shardwriter.selection import Selection
+from shardwriter.runs.publication import taken_by
 from shardwriter.sources import RecordSource, Source
 from shardwriter.storage import LocalStorage
 from shardwriter.tfds.features import tfds_feature

@@ -14,20 +14,20 @@ from typing import Any
 
 from contextlib2 import ExitStack
 
-from shardwriter import canonical
-from shardwriter.compression import Compression
-from shardwriter.encode import RecordEncoder
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.naming import Output, parse_output
 from shardwriter.engines.gather import outcome_of
 from shardwriter.engines.growing import GrowingShards
 from shardwriter.errors import OptionError, RecordTooLarge, ShardwriterError, StorageError
-from shardwriter.feature_types import FeatureType
-from shardwriter.manifest import Manifest
-from shardwriter.naming import Output, parse_output
-from shardwriter.packing import Packing
-from shardwriter.publication import begin, check_output, is_committed
-from shardwriter.run_facts import machine_facts
-from shardwriter.rundir import RunDirectory
-from shardwriter.shard import ShardFile
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats import canonical
+from shardwriter.formats.compression import Compression
+from shardwriter.formats.packing import Packing
+from shardwriter.items.encode import RecordEncoder
+from shardwriter.runs.publication import begin, check_output, is_committed
+from shardwriter.runs.run_facts import machine_facts
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.shards.shard import ShardFile
 from shardwriter.storage import LocalStorage
 from shardwriter.write import finish
 

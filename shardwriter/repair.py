@@ -18,19 +18,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from shardwriter.dataset.naming import is_url
 from shardwriter.engines import Notify, Progress
 from shardwriter.engines.choose import open_engine
 from shardwriter.errors import OptionError, OutputExists, StorageError
-from shardwriter.feature_types import FeatureType, parse_schema_option
-from shardwriter.naming import is_url
+from shardwriter.features.feature_types import FeatureType, parse_schema_option
 from shardwriter.options import DatasetOptions, Order, RunOptions
-from shardwriter.publication import begin, check_output, is_committed, roll_forward
 from shardwriter.repairing import with_source, without_source
 from shardwriter.repairing.known import Known, look
 from shardwriter.repairing.report import RepairReport
 from shardwriter.repairing.survey import ShardSurvey, survey_shard
-from shardwriter.run_facts import machine_facts
-from shardwriter.rundir import RunDirectory
+from shardwriter.runs.publication import begin, check_output, is_committed, roll_forward
+from shardwriter.runs.run_facts import machine_facts
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.sources import Source
 from shardwriter.sources.find import open_source as find_source
 from shardwriter.storage import LocalStorage

@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from shardwriter.cursor import ByteStream
+from shardwriter.codec.example import decode_example, payload_kind
+from shardwriter.dataset.index import Index
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.places import LawPlaces
 from shardwriter.errors import CorruptFile, ManifestError, StorageError, WireError
-from shardwriter.example import decode_example, payload_kind
-from shardwriter.index import Index
+from shardwriter.formats.cursor import ByteStream
+from shardwriter.formats.tfrecord import FRAME_BYTES
+from shardwriter.formats.tfrecord_reader import read_frames
 from shardwriter.indexing import open_index
-from shardwriter.locate import find_one
-from shardwriter.manifest import Manifest
-from shardwriter.places import LawPlaces
-from shardwriter.record_at import RecordReader
-from shardwriter.shard_sets import ShardSet
+from shardwriter.shards.locate import find_one
+from shardwriter.shards.record_at import RecordReader
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage.file_pool import FilePool, FileState
 from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import FRAME_BYTES
-from shardwriter.tfrecord_reader import read_frames
 
 _MAX_OPEN: Final = 512
 _READ_BYTES: Final = 1 << 16  # of each open shard
@@ -67,7 +67,7 @@ def read_some(
     others, shards are read from their beginning, one record of each in turn.
 
     Args:
-        path: What means one shard set; see :func:`shardwriter.locate.find_shard_sets`.
+        path: What means one shard set; see :func:`shardwriter.shards.locate.find_shard_sets`.
         start: The first record, counted from 0 in reading order.
         count: How many.
         notify: Told what is worth knowing, a line at a time.

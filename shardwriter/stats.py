@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from shardwriter.formats.tfrecord_reader import Check
 from shardwriter.inspection.findings import Finding
 from shardwriter.inspection.proving.scan import ScanOptions
 from shardwriter.inspection.proving.scan_pool import scan_files
 from shardwriter.inspection.report import SCHEMA, Report, SetReport
 from shardwriter.inspection.told.names import numbered_together
-from shardwriter.locate import find_shard_sets
-from shardwriter.shard_sets import ShardSet
+from shardwriter.shards.locate import find_shard_sets
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.splitplan.options import PlanOptions
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord_reader import Check
 
 __all__ = ["SCHEMA", "Finding", "Report", "SetReport", "stats"]
 

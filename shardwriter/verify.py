@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from shardwriter.dataset.manifest import Manifest
 from shardwriter.errors import ManifestError, StorageError
 from shardwriter.indexing import open_index
-from shardwriter.locate import find_one
-from shardwriter.manifest import Manifest
-from shardwriter.shard_sets import ShardSet
+from shardwriter.shards.locate import find_one
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.stats import Finding, Report, stats
 
 

@@ -16,34 +16,34 @@ from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
-from shardwriter import canonical
-from shardwriter.compression import Compression
+from shardwriter.dataset.layout import law_breach
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.naming import Output, parse_output
 from shardwriter.engines import Notify, Outcome, Progress
 from shardwriter.engines.budget import ErrorBudget
 from shardwriter.engines.choose import open_engine
 from shardwriter.engines.gather import gather
 from shardwriter.errors import LawViolation, StorageError
-from shardwriter.feature_types import FeatureType, parse_schema_option
-from shardwriter.item_keys import key_notes
+from shardwriter.features.feature_types import FeatureType, parse_schema_option
+from shardwriter.formats import canonical
+from shardwriter.formats.compression import Compression
+from shardwriter.formats.packing import PLAIN, Deflate, Packing, lost_readers
+from shardwriter.items.keys import key_notes
+from shardwriter.items.selection import Selection
 from shardwriter.job import Job, check_compression, choose_num_shards
-from shardwriter.kept import Kept
-from shardwriter.layout import law_breach
-from shardwriter.manifest import Manifest
-from shardwriter.naming import Output, parse_output
 from shardwriter.options import DatasetOptions, OnError, Order, RunOptions
-from shardwriter.packing import PLAIN, Deflate, Packing, lost_readers
 from shardwriter.plan import check
-from shardwriter.publication import (
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.publication import (
     begin,
     check_output,
     is_committed,
     publish,
     write_index,
 )
-from shardwriter.resume import take_up
-from shardwriter.run_facts import run_facts
-from shardwriter.rundir import RunDirectory
-from shardwriter.selection import Selection
+from shardwriter.runs.resume import take_up
+from shardwriter.runs.run_facts import run_facts
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.sources import Source
 from shardwriter.sources.find import open_source
 from shardwriter.storage import LocalStorage, Storage

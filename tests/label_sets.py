@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwriter import Manifest, read_records
-from shardwriter.example_columns import decode_columns
+from shardwriter.codec.example_columns import decode_columns
 from shardwriter.inspection.labels.label_scan import MAX_SEQUENCE, LabelScan
 
 

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import shardwriter as sw
-from shardwriter.naming import parse_output
+from shardwriter.dataset.naming import parse_output
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.python import PythonSource
 from shardwriter.storage import LocalStorage

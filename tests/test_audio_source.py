@@ -10,8 +10,8 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import SourceError
+from shardwriter.formats.wav import WavHeader, read_wav_header
 from shardwriter.sources.audio import AudioFolder
-from shardwriter.wav import WavHeader, read_wav_header
 
 GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")
 

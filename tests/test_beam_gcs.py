@@ -20,8 +20,8 @@ from shardwriter.beam import ReadShards, ShardStats, WriteShards
 from shardwriter.beam.publishing import publish_shards
 from shardwriter.beam.strided import write_shard
 from shardwriter.beam.task import task_of
+from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import OutputExists, RunError, StorageError
-from shardwriter.naming import parse_output
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
 from shardwriter.storage.choose import storage_for

@@ -22,8 +22,8 @@ import shardwriter
 from shardwriter.cli.beam import main
 from shardwriter.cli.beam_args import JobArguments, dataflow_command
 from shardwriter.cli.beam_run import told
+from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import RunError, SourceError
-from shardwriter.naming import parse_output
 from shardwriter.storage.choose import storage_for
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")

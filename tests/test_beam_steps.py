@@ -19,6 +19,7 @@ from shardwriter.beam.publishing import publish_shards
 from shardwriter.beam.results import Facts, MadeShard, pack_json, unpack_json
 from shardwriter.beam.strided import write_shard
 from shardwriter.beam.task import read_plan, task_of
+from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
     LawViolation,
     OptionError,
@@ -28,7 +29,6 @@ from shardwriter.errors import (
     StorageError,
     TooManyErrors,
 )
-from shardwriter.naming import parse_output
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
 
@@ -433,7 +433,7 @@ def test_a_launch_finishes_what_another_has_committed(tmp_path, tmp_path_factory
     task = task_for(tmp_path, strategy="strided")
     values = [made_by(task, shard).to_bytes() for shard in range(N)]
     with monkeypatch.context() as patch:
-        patch.setattr("shardwriter.publication.roll_forward", _stop)
+        patch.setattr("shardwriter.runs.publication.roll_forward", _stop)
         with pytest.raises(KeyboardInterrupt):
             publish_shards(task, values)
     again = task_for(tmp_path, strategy="strided", resume=True, entered=False)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.canonical import digest, dumps, loads
+from shardwriter.formats.canonical import digest, dumps, loads
 
 VALUES = st.recursive(
     st.none()

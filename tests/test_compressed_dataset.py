@@ -17,19 +17,19 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter import record_at
-from shardwriter.compression import Compression
-from shardwriter.crc32c import crc32c
+from shardwriter.dataset.index import Index
 from shardwriter.errors import CorruptFile, ManifestError, OptionError
-from shardwriter.index import Index
+from shardwriter.formats.compression import Compression
+from shardwriter.formats.crc32c import crc32c
+from shardwriter.formats.packing import Deflate
+from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
 from shardwriter.indexing import make_index
-from shardwriter.packing import Deflate
-from shardwriter.pieces import Piece, inflate_piece
-from shardwriter.rundir import RunDirectory
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.snapshot import Snapshot
+from shardwriter.shards import record_at
+from shardwriter.shards.pieces import Piece, inflate_piece
 from shardwriter.show import read_some
-from shardwriter.snapshot import Snapshot
 from shardwriter.storage.file_pool import FilePool, FileState
-from shardwriter.tfrecord import NOTHING_WRITTEN, Written
 
 KINDS: list[Compression] = ["gzip", "zlib"]
 SUFFIX = {"gzip": ".gz", "zlib": ""}

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import shardwriter as sw
-from shardwriter import compressed_writer
-from shardwriter.compressed_writer import CompressedWriter
-from shardwriter.packing import Packing
-from shardwriter.tfrecord import frame
+from shardwriter.formats import compressed_writer
+from shardwriter.formats.compressed_writer import CompressedWriter
+from shardwriter.formats.packing import Packing
+from shardwriter.formats.tfrecord import frame
 
 TF_BUFFER_BYTES = 262_144
 
@@ -155,7 +155,7 @@ def test_tensorflow_reads_shards_of_all_sizes(
 
 @pytest.mark.parametrize("kind", ["gzip", "zlib"])
 def test_uncompressed_the_bytes_are_those_of_tensorflow(tf: Any, tmp_path: Path, kind: Any) -> None:
-    from shardwriter.compression import open_stream
+    from shardwriter.formats.compression import open_stream
 
     records = [random.Random(i).randbytes(i * 7) for i in range(500)]
     write(tmp_path / "ours", records, Packing(kind))

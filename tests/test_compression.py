@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.compression import InflateStream, OpenStream, open_stream, sniff
 from shardwriter.errors import CorruptFile
-from shardwriter.tfrecord import frame
-from shardwriter.tfrecord_reader import read_frames, read_records
+from shardwriter.formats.compression import InflateStream, OpenStream, open_stream, sniff
+from shardwriter.formats.tfrecord import frame
+from shardwriter.formats.tfrecord_reader import read_frames, read_records
 
 RECORDS = [b"first", b"", b"third " * 30, bytes(range(256))]
 DATA = b"".join(map(frame, RECORDS))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.crc32c import crc32c, extend_crc32c, mask_crc32c, masked_crc32c
+from shardwriter.formats.crc32c import crc32c, extend_crc32c, mask_crc32c, masked_crc32c
 
 # RFC 3720 B.4
 RFC_3720 = [

@@ -9,11 +9,11 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from shardwriter.encode import ItemEncoder, RecordEncoder
+from shardwriter.codec.example import UNSET, decode_example, encode_example
+from shardwriter.codec.example_columns import Column
 from shardwriter.errors import CallableError, FeatureError, SchemaConflict, SourceError
-from shardwriter.example import UNSET, decode_example, encode_example
-from shardwriter.example_columns import Column
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.items.encode import ItemEncoder, RecordEncoder
 from shardwriter.options import SKIP, DatasetOptions
 from shardwriter.sources.python import PythonSource
 

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from shardwriter.codec.example import UNSET, decode_example, encode_example, payload_kind
 from shardwriter.errors import FeatureError, WireError
-from shardwriter.example import UNSET, decode_example, encode_example, payload_kind
-from shardwriter.varint import decode_varints, encode_varint, encode_varints, varint_sizes
+from shardwriter.formats.varint import decode_varints, encode_varint, encode_varints, varint_sizes
 
 QUICK = settings(deadline=None, max_examples=200)
 INT64 = st.integers(-(2**63), 2**63 - 1)

@@ -26,6 +26,7 @@ from processes import PLENTY_S, is_stopped, marked, published, started, until
 from switched import LOADS, NUM_ITEMS, SWITCH, switch
 
 import shardwriter as sw
+from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
     CallableError,
     FeatureError,
@@ -40,7 +41,6 @@ from shardwriter.errors import (
     TooManyErrors,
     WorkerDied,
 )
-from shardwriter.naming import parse_output
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
 from shardwriter.write import write_dataset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwriter.example import UNSET, encode_example
+from shardwriter.codec.example import UNSET, encode_example
 from shardwriter.inspection.features.drift import find_drift
 from shardwriter.inspection.payloads import PayloadStats
 

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from shardwriter.example import UNSET, encode_example
+from shardwriter.codec.example import UNSET, encode_example
+from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.inspection.features import distinct, value_histogram
 from shardwriter.inspection.features import feature_stats as features
 from shardwriter.inspection.features.blobs import BlobStats
@@ -23,7 +24,6 @@ from shardwriter.inspection.features.distinct import DistinctValues, TopValues, 
 from shardwriter.inspection.features.feature_stats import FeatureStats
 from shardwriter.inspection.features.numbers import QUANTILES, NumberStats
 from shardwriter.inspection.payloads import PayloadStats
-from shardwriter.tfrecord_reader import read_records
 
 
 def stats_of(payloads, batch_rows=1000, **options):

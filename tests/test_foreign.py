@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwriter as sw
-from shardwriter.compression import open_stream
+from shardwriter.formats.compression import open_stream
+from shardwriter.formats.tfrecord import FRAME_BYTES
+from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.indexing import make_index
 from shardwriter.inspection.findings import Finding
 from shardwriter.inspection.told.foreign import Found, hold_against_told, hold_set, read_told_counts
@@ -28,9 +30,7 @@ from shardwriter.inspection.told.frame_tables import (
 )
 from shardwriter.inspection.told.tfds import Split, read_dataset_info
 from shardwriter.inspection.told.tfds_folder import folder_notes, judge_folders
-from shardwriter.locate import find_shard_sets
-from shardwriter.tfrecord import FRAME_BYTES
-from shardwriter.tfrecord_reader import read_records
+from shardwriter.shards.locate import find_shard_sets
 
 COUNTS = [7, 7, 6, 6]
 FRAME = 100 + FRAME_BYTES

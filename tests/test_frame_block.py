@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter import frame_block
-from shardwriter.frame_block import cut_frame, cut_frames
-from shardwriter.tfrecord import frame
+from shardwriter.formats import frame_block
+from shardwriter.formats.frame_block import cut_frame, cut_frames
+from shardwriter.formats.tfrecord import frame
 
 
 def joined(payloads):

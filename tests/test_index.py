@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwriter.dataset.index import KINDS, Index, Place, dali_index, index_chunks, index_head
 from shardwriter.errors import ManifestError
-from shardwriter.index import KINDS, Index, Place, dali_index, index_chunks, index_head
 
 ENDS = [[17, 40, 60], [], [33]]
 GAPS = [2, 5]

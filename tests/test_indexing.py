@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import shardwriter as sw
-from shardwriter import publication
-from shardwriter.compression import Compression
+from shardwriter.dataset.index import Index
 from shardwriter.errors import ManifestError, OptionError, OutputBusy, StorageError
-from shardwriter.index import Index
+from shardwriter.formats.compression import Compression
+from shardwriter.formats.tfrecord import frame
 from shardwriter.indexing import make_index, open_index
-from shardwriter.rundir import RunDirectory
-from shardwriter.snapshot import Base
+from shardwriter.runs import publication
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.snapshot import Base
 from shardwriter.storage import LocalStorage
-from shardwriter.tfrecord import frame
 
 COUNT, N = 26, 4
 

@@ -11,8 +11,11 @@ import pytest
 
 from shardwriter import job as job_module
 from shardwriter.callables import describe_callable
+from shardwriter.dataset.naming import parse_output
+from shardwriter.dataset.permutation import Permutation
 from shardwriter.errors import OptionError
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.items.selection import Selection
 from shardwriter.job import (
     Job,
     Listing,
@@ -20,11 +23,8 @@ from shardwriter.job import (
     choose_num_shards,
     sample,
 )
-from shardwriter.kept import Kept
-from shardwriter.naming import parse_output
 from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.permutation import Permutation
-from shardwriter.selection import Selection
+from shardwriter.runs.kept import Kept
 from shardwriter.sources.python import PythonSource
 
 INT = FeatureType("int64", "int64", ())

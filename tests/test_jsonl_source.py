@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwriter as sw
-from shardwriter.encode import ItemEncoder
+from shardwriter.codec.example import UNSET, decode_example
 from shardwriter.errors import SourceError
-from shardwriter.example import UNSET, decode_example
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.items.encode import ItemEncoder
 from shardwriter.options import DatasetOptions
 from shardwriter.sources import jsonl_file
 from shardwriter.sources.find import open_source

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter import job as job_module
+from shardwriter.dataset.manifest import SealedShard
+from shardwriter.dataset.naming import parse_output
+from shardwriter.dataset.permutation import Permutation
+from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
+from shardwriter.items.selection import Selection
 from shardwriter.job import Job, Listing
-from shardwriter.kept import Counted, Kept
-from shardwriter.manifest import SealedShard
-from shardwriter.naming import parse_output
 from shardwriter.options import DatasetOptions
-from shardwriter.permutation import Permutation
-from shardwriter.selection import Selection
+from shardwriter.runs.kept import Counted, Kept
 from shardwriter.sources.python import PythonSource
-from shardwriter.tfrecord import NOTHING_WRITTEN, Written
 
 
 class Case(NamedTuple):

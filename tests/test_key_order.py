@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from test_cli import run as command
 
 import shardwriter as sw
-from shardwriter import item_keys, key_order
+from shardwriter.dataset import key_order
+from shardwriter.dataset.key_order import key_bytes, key_hash, key_hashes, key_of, places_by_key
 from shardwriter.errors import (
     CallableError,
     FeatureError,
@@ -24,9 +25,9 @@ from shardwriter.errors import (
     SourceError,
     WireError,
 )
-from shardwriter.key_order import key_bytes, key_hash, key_hashes, key_of, places_by_key
+from shardwriter.items import keys as item_keys
+from shardwriter.items.selection import Selection
 from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.selection import Selection
 from shardwriter.sources.find import open_source
 from shardwriter.sources.python import PythonSource
 

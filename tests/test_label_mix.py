@@ -247,7 +247,7 @@ def test_a_manifest_with_shards_that_are_not_there(tmp_path):
 
 def test_a_manifest_without_labels_or_without_shards_of_them(tmp_path, monkeypatch):
     assert table_of_manifest(sw.write([{"x": 1}], tmp_path / "a@1")) is None
-    monkeypatch.setattr("shardwriter.labels.MAX_CELLS", 3)
+    monkeypatch.setattr("shardwriter.features.labels.MAX_CELLS", 3)
     manifest = sw.write([{"y": i % 2} for i in range(8)], tmp_path / "b@2", label="y")
     mix = label_mix(table_of_manifest(manifest), paths_of(tmp_path, manifest))
     assert mix["initial_dist"] == {"0": 0.5, "1": 0.5}

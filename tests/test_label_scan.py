@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from label_sets import scan_of
 
-from shardwriter.example import UNSET, encode_example
-from shardwriter.example_columns import decode_columns
+from shardwriter.codec.example import UNSET, encode_example
+from shardwriter.codec.example_columns import decode_columns
+from shardwriter.features.labels import LabelCounts
 from shardwriter.inspection.labels import label_scan
 from shardwriter.inspection.labels.label_scan import LabelScan, sequence_limit
-from shardwriter.labels import LabelCounts
 
 
 def told(scan):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.encode import RecordEncoder
 from shardwriter.errors import SchemaConflict
-from shardwriter.kept import Counted
-from shardwriter.learnt import Learnt, types_of
+from shardwriter.features.learnt import Learnt, types_of
+from shardwriter.items.encode import RecordEncoder
+from shardwriter.runs.kept import Counted
 
 features = st.fixed_dictionaries(
     {},

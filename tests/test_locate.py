@@ -9,9 +9,9 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import ManifestError, OptionError, SourceError, StorageError
-from shardwriter.locate import find_one, find_shard_sets
-from shardwriter.rundir import RunDirectory
-from shardwriter.shard_sets import ShardSet
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.shards.locate import find_one, find_shard_sets
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.stats import Report
 from shardwriter.storage import LocalStorage
 
@@ -211,7 +211,7 @@ def test_a_manifest_that_can_not_be_read(dataset: Path, monkeypatch: pytest.Monk
     def refuse(path: str) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("shardwriter.shard_sets.load_manifest", refuse)
+    monkeypatch.setattr("shardwriter.shards.shard_sets.load_manifest", refuse)
     for path in (dataset, dataset / "t", shard(dataset, 0), dataset / "t.manifest.json"):
         with pytest.raises(StorageError, match="permission denied") as caught:
             find_shard_sets([str(path)])

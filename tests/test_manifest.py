@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter import canonical
-from shardwriter.errors import ManifestError
-from shardwriter.feature_types import FeatureType
-from shardwriter.layout import gaps_per_shard, num_shard_items
-from shardwriter.manifest import (
+from shardwriter.dataset.layout import gaps_per_shard, num_shard_items
+from shardwriter.dataset.manifest import (
     IndexEntry,
     Manifest,
     SealedShard,
     load_manifest,
     parse_manifest,
 )
-from shardwriter.naming import ShardPattern
-from shardwriter.schema import Schema
+from shardwriter.dataset.naming import ShardPattern
+from shardwriter.errors import ManifestError
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.schema import Schema
+from shardwriter.formats import canonical
 
 CRCS = st.integers(0, 2**32 - 1)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import shardwriter as sw
-from shardwriter.compression import Compression
+from shardwriter.formats.compression import Compression
 from shardwriter.inspection.told.names import (
     beyond_last,
     generations_together,
     misnamed,
     same_content,
 )
-from shardwriter.locate import find_shard_sets
+from shardwriter.shards.locate import find_shard_sets
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from shardwriter.errors import OptionError
-from shardwriter.naming import (
+from shardwriter.dataset.naming import (
     MAX_SHARDS,
     ShardPattern,
     dataset_name,
@@ -20,6 +19,7 @@ from shardwriter.naming import (
     partial_dir,
     pattern_from_template,
 )
+from shardwriter.errors import OptionError
 
 STEMS = st.text(string.ascii_letters + string.digits + "-_.{}% é", min_size=1, max_size=12)
 EXTS = st.sampled_from(["", ".tfrecord", ".tfrecord.gz", ".gz", ".a.b_1"])

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import shardwriter as sw
-from shardwriter.encode import ItemEncoder
+from shardwriter.codec.example import encode_example
 from shardwriter.errors import FeatureError, OptionError, SourceChanged, SourceError
-from shardwriter.example import encode_example
-from shardwriter.feature_types import parse_schema_option
+from shardwriter.features.feature_types import parse_schema_option
+from shardwriter.items.encode import ItemEncoder
 from shardwriter.options import DatasetOptions
 from shardwriter.sources.find import open_source
 from shardwriter.sources.numpy import NumpyRows

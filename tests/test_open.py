@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter import frame_hops
 from shardwriter.errors import (
     CorruptFile,
     ManifestError,
     OptionError,
     SourceError,
 )
-from shardwriter.frame_hops import hop_frames
+from shardwriter.formats.tfrecord import frame
 from shardwriter.readers import opening
-from shardwriter.tfrecord import frame
+from shardwriter.shards import frame_hops
+from shardwriter.shards.frame_hops import hop_frames
 
 GAPS = (0, 5, 6, 17, 18, 19)
 
@@ -351,7 +351,7 @@ def test_a_file_that_ends_early_is_damaged(tmp_path):
 
 def test_a_length_that_nobody_can_parse_is_damaged(tmp_path):
     path = tmp_path / "x"
-    from shardwriter.tfrecord import frame_header
+    from shardwriter.formats.tfrecord import frame_header
 
     path.write_bytes(frame_header(1 << 62))
     with pytest.raises(CorruptFile, match="over the limit") as caught:

@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 from shardwriter.errors import OptionError
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.options import SKIP, DatasetOptions, RunOptions
 
 

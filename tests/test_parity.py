@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter.crc32c import crc32c
-from shardwriter.naming import parse_output
+from shardwriter.dataset.naming import parse_output
+from shardwriter.formats.crc32c import crc32c
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
 from shardwriter.write import write_dataset

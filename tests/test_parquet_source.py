@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter.encode import ItemEncoder
+from shardwriter.codec.example import UNSET, decode_example, encode_example
 from shardwriter.errors import DataError, FeatureError, SourceChanged, SourceError
-from shardwriter.example import UNSET, decode_example, encode_example
-from shardwriter.feature_types import FeatureType, parse_schema_option
+from shardwriter.features.feature_types import FeatureType, parse_schema_option
+from shardwriter.items.encode import ItemEncoder
 from shardwriter.options import DatasetOptions
 from shardwriter.sources import parquet as parquet_module
 from shardwriter.sources.find import open_source

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwriter.permutation import SORTED_UP_TO, Permutation
+from shardwriter.dataset.permutation import SORTED_UP_TO, Permutation
 
 SEEDS = st.integers(0, 2**64 - 1)
 

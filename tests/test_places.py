@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.layout import Gaps
-from shardwriter.places import InTurnPlaces, LawPlaces
+from shardwriter.dataset.layout import Gaps
+from shardwriter.dataset.places import InTurnPlaces, LawPlaces
 
 
 def together(places):

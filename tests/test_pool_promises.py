@@ -16,7 +16,7 @@ import pytest
 import shardwriter as sw
 from shardwriter.engines.parcel import ItemPacker
 from shardwriter.errors import CallableError, OptionError, SchemaConflict, SourceError
-from shardwriter.labels import LabelCounts
+from shardwriter.features.labels import LabelCounts
 
 
 class Rows:

@@ -13,10 +13,11 @@ pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 from gcs_emulator import empty_bucket, gcs_emulator
 from test_rundir import NEW, NO_SNAPSHOT, OLD, SCHEMA, Crash
 
+from shardwriter.dataset.manifest import Manifest, parse_manifest
+from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OutputExists, StorageError
-from shardwriter.manifest import Manifest, parse_manifest
-from shardwriter.naming import ShardPattern
-from shardwriter.publication import (
+from shardwriter.formats.tfrecord import TFRecordWriter
+from shardwriter.runs.publication import (
     COMMIT,
     begin,
     check_output,
@@ -26,12 +27,11 @@ from shardwriter.publication import (
     roll_forward,
     write_index,
 )
-from shardwriter.rundir import RunDirectory
-from shardwriter.shard import ShardFile
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.shards.shard import ShardFile
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.beam import FileSystemStorage
 from shardwriter.storage.gcs import GcsStorage
-from shardwriter.tfrecord import TFRecordWriter
 
 
 @pytest.fixture(scope="module")

@@ -24,11 +24,11 @@ from shardwriter.errors import (
     SchemaConflict,
     StorageError,
 )
-from shardwriter.feature_types import FeatureType
-from shardwriter.rundir import RunDirectory
-from shardwriter.snapshot import Base
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats.tfrecord import TFRecordWriter
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.snapshot import Base
 from shardwriter.storage.local import LocalFile, LocalStorage
-from shardwriter.tfrecord import TFRecordWriter
 
 stacks = pytest.mark.parametrize("stack_class", [contextlib.ExitStack, contextlib2.ExitStack])
 
@@ -148,7 +148,7 @@ def test_a_record_that_is_refused_can_be_left_out(out):
 
 
 def test_a_record_that_is_too_large_can_be_left_out(out, monkeypatch):
-    monkeypatch.setattr("shardwriter.tfrecord.MAX_PAYLOAD_BYTES", 100)
+    monkeypatch.setattr("shardwriter.formats.tfrecord.MAX_PAYLOAD_BYTES", 100)
     with sw.open_writer(out / "train@2") as writer:
         writer.write(b"a")
         with pytest.raises(RecordTooLarge) as caught:

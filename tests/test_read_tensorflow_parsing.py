@@ -11,8 +11,8 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.feature_types import FeatureType
-from shardwriter.schema import FeatureSummary
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.schema import FeatureSummary
 
 
 @pytest.fixture(scope="session")

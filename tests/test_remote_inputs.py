@@ -26,11 +26,11 @@ import pytest
 from detection_sets import everything, voc_object, write_coco, write_voc
 
 import shardwriter
+from shardwriter.codec.example import encode_example
 from shardwriter.errors import MissingExtra, OptionError, SourceChanged, SourceError, StorageError
-from shardwriter.example import encode_example
 from shardwriter.indexing import make_index, open_index
 from shardwriter.inspection.proving.scan import scan_file
-from shardwriter.locate import find_one, find_shard_sets
+from shardwriter.shards.locate import find_one, find_shard_sets
 from shardwriter.show import read_some
 from shardwriter.sources.find import open_source
 from shardwriter.storage import inputs as seam

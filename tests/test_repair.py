@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 import shardwriter
 from shardwriter import SKIP, RunOptions, load_manifest, read_records, repair, stats, verify
 from shardwriter.cli import app
+from shardwriter.dataset.layout import Gaps
 from shardwriter.errors import ManifestError, OptionError, OutputExists, RunChanged, StorageError
-from shardwriter.layout import Gaps
 from shardwriter.repairing.copying import copy_file
 from shardwriter.storage.local import LocalStorage
 
@@ -326,7 +326,7 @@ def test_a_gzip_header_that_is_broken_costs_one_member(tmp_path):
 
 
 def load_index_ends(folder, number):
-    from shardwriter.index import Index
+    from shardwriter.dataset.index import Index
 
     return Index(folder / "t.index").ends(number).astype(int).tolist()
 
@@ -874,7 +874,7 @@ def test_files_are_copied_however_it_goes(without, size, tmp_path, monkeypatch):
     (tmp_path / "a").write_bytes(data)
     crc = copy_file(str(tmp_path / "a"), str(tmp_path / "b"), size)
     assert (tmp_path / "b").read_bytes() == data[:size]
-    assert crc == shardwriter.crc32c.crc32c(data[:size])
+    assert crc == shardwriter.formats.crc32c.crc32c(data[:size])
 
 
 # -- the command -----------------------------------------------------------------------------------

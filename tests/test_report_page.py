@@ -33,7 +33,7 @@ from report_json import (
 
 import shardwriter as sw
 from shardwriter.errors import StorageError
-from shardwriter.png import encode_png
+from shardwriter.images.plain_png import encode_png
 from shardwriter.report.page import page_html, write_page
 from shardwriter.report.page_charts import box_chart, heat_chart, strip_chart
 from shardwriter.report.pictures import Sample, sample_pictures

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.readers.resampling import class_mix, plan_resampling
 
 

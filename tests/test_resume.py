@@ -21,8 +21,8 @@ from shardwriter.errors import (
     RunChanged,
     TooManyErrors,
 )
+from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.options import RunOptions
-from shardwriter.tfrecord_reader import read_records
 
 ALWAYS = RunOptions(mark_s=0)  # a mark after every item
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.crc32c import crc32c, masked_crc32c
-from shardwriter.cursor import READ_BYTES, Cursor
+from shardwriter.formats.crc32c import crc32c, masked_crc32c
+from shardwriter.formats.cursor import READ_BYTES, Cursor
+from shardwriter.formats.tfrecord import frame, frame_header
 from shardwriter.inspection.proving import resync
 from shardwriter.inspection.proving.resync import (
     header_offsets,
@@ -21,7 +22,6 @@ from shardwriter.inspection.proving.resync import (
     masked_length_crcs,
     next_frame,
 )
-from shardwriter.tfrecord import frame, frame_header
 
 NOISE = random.Random(7).randbytes(3 * READ_BYTES)
 

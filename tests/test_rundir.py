@@ -16,13 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwriter as sw
-from shardwriter import publication
+from shardwriter.dataset.index import Index, dali_index
+from shardwriter.dataset.manifest import Manifest, load_manifest
+from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OptionError, OutputBusy, OutputExists, StorageError
-from shardwriter.index import Index, dali_index
-from shardwriter.journal import Journal, JournaledFile, read_facts
-from shardwriter.manifest import Manifest, load_manifest
-from shardwriter.naming import ShardPattern
-from shardwriter.publication import (
+from shardwriter.formats.tfrecord import TFRecordWriter
+from shardwriter.formats.tfrecord_reader import read_records
+from shardwriter.runs import publication
+from shardwriter.runs.journal import Journal, JournaledFile, read_facts
+from shardwriter.runs.publication import (
     COMMIT,
     begin,
     check_output,
@@ -30,12 +32,10 @@ from shardwriter.publication import (
     roll_forward,
     write_index,
 )
-from shardwriter.rundir import RunDirectory
-from shardwriter.shard import ShardFile
-from shardwriter.snapshot import Snapshot
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.snapshot import Snapshot
+from shardwriter.shards.shard import ShardFile
 from shardwriter.storage import LocalStorage
-from shardwriter.tfrecord import TFRecordWriter
-from shardwriter.tfrecord_reader import read_records
 
 SCHEMA = {"features": {}}
 NO_SNAPSHOT = Snapshot(1, False, 0, {}, {}, {}, None, 0)
@@ -392,7 +392,7 @@ def test_a_folder_that_can_not_be_made_is_a_storage_error(tmp_path):
 
 HOLD = """
 import sys
-from shardwriter.rundir import RunDirectory
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.storage import LocalStorage
 run = RunDirectory.claim(sys.argv[1], "train", LocalStorage())
 print("claimed", flush=True)

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.compression import sniff
-from shardwriter.crc32c import crc32c
 from shardwriter.errors import OptionError
+from shardwriter.formats.compression import sniff
+from shardwriter.formats.crc32c import crc32c
+from shardwriter.formats.tfrecord import frame
+from shardwriter.formats.tfrecord_reader import BREAKS, Check, Defect, read_frames
 from shardwriter.inspection.proving.scan import ScanOptions, scan_file
-from shardwriter.tfrecord import frame
-from shardwriter.tfrecord_reader import BREAKS, Check, Defect, read_frames
 
 
 class Payloads:

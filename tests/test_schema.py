@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwriter.codec.example import UNSET, encode_example
 from shardwriter.errors import FeatureError, OptionError, SchemaConflict
-from shardwriter.example import UNSET, encode_example
-from shardwriter.feature_types import FeatureType, describe, parse_schema_option
-from shardwriter.schema import FeatureSummary, Schema, schema_from_json
+from shardwriter.features.feature_types import FeatureType, describe, parse_schema_option
+from shardwriter.features.schema import FeatureSummary, Schema, schema_from_json
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n" + bytes(20), b"\xff\xd8\xff\xe0" + bytes(20)
 FLOAT = FeatureType("float", "float32")

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwriter as sw
-from shardwriter import selection as selection_module
+from shardwriter.dataset.permutation import Permutation
 from shardwriter.errors import CallableError, OptionError, SourceError
+from shardwriter.items import selection as selection_module
+from shardwriter.items.selection import Selection
 from shardwriter.options import DatasetOptions
-from shardwriter.permutation import Permutation
-from shardwriter.selection import Selection
 from shardwriter.sources.find import open_source
 from shardwriter.sources.python import PythonSource
 

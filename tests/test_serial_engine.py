@@ -15,20 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwriter as sw
-from shardwriter.crc32c import crc32c
+from shardwriter.dataset.naming import parse_output
 from shardwriter.engines import growing, part
 from shardwriter.engines.serial import run_serial
 from shardwriter.errors import CallableError, RecordTooLarge
+from shardwriter.features.learnt import Learnt
+from shardwriter.formats.crc32c import crc32c
+from shardwriter.items.selection import Selection
 from shardwriter.job import Job
-from shardwriter.journal import Journal, read_facts
-from shardwriter.kept import Kept
-from shardwriter.learnt import Learnt
-from shardwriter.naming import parse_output
 from shardwriter.options import SKIP, DatasetOptions, RunOptions
-from shardwriter.rundir import RunDirectory
-from shardwriter.selection import Selection
-from shardwriter.shard import ShardFile
-from shardwriter.snapshot import Snapshot
+from shardwriter.runs.journal import Journal, read_facts
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.snapshot import Snapshot
+from shardwriter.shards.shard import ShardFile
 from shardwriter.sources.python import PythonSource
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
@@ -320,7 +320,7 @@ def test_an_error_leaves_no_file_open(engine, tmp_path):
 
 
 def test_a_record_that_is_too_large_is_named(engine, monkeypatch):
-    monkeypatch.setattr("shardwriter.encode.MAX_PAYLOAD_BYTES", 100)
+    monkeypatch.setattr("shardwriter.items.encode.MAX_PAYLOAD_BYTES", 100)
     with pytest.raises(RecordTooLarge, match="101 bytes") as caught:
         engine([b""] * 7 + [bytes(101)], 3)
     assert caught.value.index == 7

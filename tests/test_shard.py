@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.compressed_writer import CompressedWriter
-from shardwriter.crc32c import crc32c
+from shardwriter.dataset.manifest import SealedShard
 from shardwriter.errors import StorageError
-from shardwriter.manifest import SealedShard
-from shardwriter.packing import PLAIN, Packing
-from shardwriter.shard import ShardFile
+from shardwriter.formats.compressed_writer import CompressedWriter
+from shardwriter.formats.crc32c import crc32c
+from shardwriter.formats.packing import PLAIN, Packing
+from shardwriter.formats.tfrecord import NOTHING_WRITTEN, TFRecordWriter, Written, frame
+from shardwriter.formats.tfrecord_reader import read_records
+from shardwriter.shards.shard import ShardFile
 from shardwriter.storage import LocalStorage
-from shardwriter.tfrecord import NOTHING_WRITTEN, TFRecordWriter, Written, frame
-from shardwriter.tfrecord_reader import read_records
 
 RECORDS = [b"one", b"", b"three" * 100]
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwriter.dataset.permutation import Permutation
+from shardwriter.dataset.shares import Share, Token, split_share, worker_batches
 from shardwriter.errors import OptionError, RunChanged, UnequalSteps
-from shardwriter.permutation import Permutation
-from shardwriter.shares import Share, Token, split_share, worker_batches
 from shardwriter.splitplan.document import plan_json
 from shardwriter.splitplan.options import PlanOptions
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwriter as sw
+from shardwriter.dataset.permutation import Permutation
+from shardwriter.dataset.shares import Share, worker_batches
 from shardwriter.errors import UnequalSteps
-from shardwriter.permutation import Permutation
 from shardwriter.readers.opening import open_dataset
-from shardwriter.shares import Share, worker_batches
 
 NUM_RECORDS = 200
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.manifest import SealedShard
-from shardwriter.rundir import RunDirectory
-from shardwriter.snapshot import Base, Snapshot, rows_of, sealed_of, written_of
+from shardwriter.dataset.manifest import SealedShard
+from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.snapshot import Base, Snapshot, rows_of, sealed_of, written_of
 from shardwriter.storage import LocalStorage
-from shardwriter.tfrecord import NOTHING_WRITTEN, Written
 
 numbers = st.integers(0, 2**62)
 crcs = st.integers(0, 2**32 - 1)

@@ -20,11 +20,12 @@ from detection_sets import everything, voc_object, write_coco, write_voc
 
 import shardwriter
 from shardwriter import SKIP
-from shardwriter.encode import ItemEncoder
-from shardwriter.example import UNSET, encode_example
-from shardwriter.feature_types import describe
+from shardwriter.codec.example import UNSET, encode_example
+from shardwriter.features.feature_types import describe
+from shardwriter.features.schema import Schema
+from shardwriter.formats.tfrecord import frame
+from shardwriter.items.encode import ItemEncoder
 from shardwriter.options import DatasetOptions
-from shardwriter.schema import Schema
 from shardwriter.sources import ColumnSource
 from shardwriter.sources.audio import AudioFolder
 from shardwriter.sources.coco import CocoDetection
@@ -38,7 +39,6 @@ from shardwriter.sources.python import PythonSource
 from shardwriter.sources.tfrecord import TFRecordFiles
 from shardwriter.sources.voc import VocDetection
 from shardwriter.sources.webdataset import WebDataset
-from shardwriter.tfrecord import frame
 
 
 def gif(width, height):

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from shardwriter import job
 from shardwriter.cli import app
+from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import OptionError
-from shardwriter.naming import parse_output
 from shardwriter.report.plan_table import plan_table, remedy_lines
 from shardwriter.splitplan.document import even_records, plan_json
 from shardwriter.splitplan.num_shards import auto_num_shards, good_num_shards, trouble

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import shardwriter as sw
+from shardwriter.dataset.layout import Gaps
 from shardwriter.errors import ManifestError, OptionError, SourceError
+from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.indexing import make_index
 from shardwriter.inspection.proving.scan import RecordSizes
-from shardwriter.layout import Gaps
 from shardwriter.stats import Finding, Report
-from shardwriter.tfrecord import FRAME_BYTES
 
 COUNT, N = 26, 4
 

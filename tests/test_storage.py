@@ -267,8 +267,8 @@ def test_errors_of_the_system_say_what_to_do(number, hint):
 def test_tensorflow_writes_the_same_bytes(tmp_path, monkeypatch):
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
     pytest.importorskip("tensorflow", reason="compares with TensorFlow's writer")
+    from shardwriter.formats.tfrecord import TFRecordWriter
     from shardwriter.storage.tensorflow import TensorFlowRecordWriter
-    from shardwriter.tfrecord import TFRecordWriter
 
     records = [b"", b"a", bytes(range(256)) * 40, b"x" * 300_000]
     sizes = []

@@ -15,8 +15,8 @@ from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.localfilesystem import LocalFileSystem
 from gcs_emulator import empty_bucket, gcs_emulator
 
-from shardwriter.crc32c import crc32c
 from shardwriter.errors import StorageError
+from shardwriter.formats.crc32c import crc32c
 from shardwriter.storage import ComposingStorage, LocalStorage
 from shardwriter.storage.beam import FileSystemStorage
 from shardwriter.storage.choose import storage_for

@@ -23,8 +23,8 @@ from storage_doubles import (
     write,
 )
 
-from shardwriter import packing
 from shardwriter.errors import OutputExists, StorageError
+from shardwriter.formats import packing
 
 COMPRESSIONS = ["none", "gzip", "zlib"]
 

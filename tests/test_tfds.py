@@ -22,8 +22,9 @@ from test_rundir import Crash
 from typer.testing import CliRunner
 
 import shardwriter as sw
-from shardwriter import publication
 from shardwriter.cli import app
+from shardwriter.dataset.manifest import load_manifest
+from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
     CallableError,
     ManifestError,
@@ -31,16 +32,15 @@ from shardwriter.errors import (
     OutputExists,
     StorageError,
 )
-from shardwriter.feature_types import FeatureType
-from shardwriter.manifest import load_manifest
-from shardwriter.naming import parse_output
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.schema import FeatureSummary
+from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.schema import FeatureSummary
+from shardwriter.runs import publication
 from shardwriter.sources.find import open_source
 from shardwriter.storage import LocalStorage
 from shardwriter.tfds.features import TfdsFeature, tfds_feature
 from shardwriter.tfds.names import TfdsSplit, tfds_split_of
-from shardwriter.tfrecord_reader import read_records
 from shardwriter.write import write_dataset
 
 HERE = "demo/1.0.0"
@@ -976,6 +976,6 @@ def test_tfds_and_timm_read_what_was_written(tmp_path, photos):
 
 
 def sw_png(pixels):
-    from shardwriter.png import encode_png
+    from shardwriter.images.plain_png import encode_png
 
     return encode_png(pixels)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import shardwriter.tfrecord as tfrecord
-from shardwriter.compression import open_stream
-from shardwriter.crc32c import crc32c, masked_crc32c
+import shardwriter.formats.tfrecord as tfrecord
 from shardwriter.errors import CorruptFile, OptionError, RecordTooLarge
-from shardwriter.tfrecord import (
+from shardwriter.formats.compression import open_stream
+from shardwriter.formats.crc32c import crc32c, masked_crc32c
+from shardwriter.formats.tfrecord import (
     FRAME_BYTES,
     MAX_PAYLOAD_BYTES,
     NOTHING_WRITTEN,
@@ -26,7 +26,7 @@ from shardwriter.tfrecord import (
     frame,
     frame_header,
 )
-from shardwriter.tfrecord_reader import read_frames, read_records
+from shardwriter.formats.tfrecord_reader import read_frames, read_records
 
 RECORDS = st.lists(st.binary(max_size=60), max_size=8)
 THREE = [b"first", b"", b"the third record"]

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from processes import open_below
 
 import shardwriter as sw
-from shardwriter.compression import open_stream
+from shardwriter.codec.example import UNSET, decode_example, encode_example
+from shardwriter.dataset.manifest import load_manifest
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.example import UNSET, decode_example, encode_example
-from shardwriter.feature_types import FeatureType
-from shardwriter.manifest import load_manifest
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats.compression import open_stream
+from shardwriter.formats.tfrecord import frame
+from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.options import RunOptions
 from shardwriter.sources import record_file
 from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources.find import open_source
 from shardwriter.sources.tfrecord import TFRecordFiles
-from shardwriter.tfrecord import frame
-from shardwriter.tfrecord_reader import read_records
 
 PACKS = {"plain": bytes, "gzip": gzip.compress, "zlib": zlib.compress}
 

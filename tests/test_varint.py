@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwriter.errors import WireError
-from shardwriter.varint import decode_varints, encode_varint, encode_varints, read_varint
+from shardwriter.formats.varint import decode_varints, encode_varint, encode_varints, read_varint
 
 CHUNK = 1 << 14
 

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter import publication
-from shardwriter.crc32c import crc32c
+from shardwriter.dataset.permutation import Permutation
 from shardwriter.errors import (
     CallableError,
     OptionError,
@@ -28,10 +27,11 @@ from shardwriter.errors import (
     SourceError,
     StorageError,
 )
-from shardwriter.feature_types import FeatureType, parse_schema_option
-from shardwriter.permutation import Permutation
-from shardwriter.rundir import RunDirectory
-from shardwriter.snapshot import Snapshot
+from shardwriter.features.feature_types import FeatureType, parse_schema_option
+from shardwriter.formats.crc32c import crc32c
+from shardwriter.runs import publication
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.snapshot import Snapshot
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
 
@@ -309,7 +309,7 @@ def test_a_record_of_100_mib_works(tmp_path: Path) -> None:
 
 
 def test_a_record_over_2_gib_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwriter.encode.MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr("shardwriter.items.encode.MAX_PAYLOAD_BYTES", 1000)
     with pytest.raises(sw.DataError, match="2 GiB") as caught:
         sw.write([{"x": b""}, {"x": bytes(1000)}], tmp_path / "t@1")
     assert caught.value.index == 1
@@ -491,7 +491,7 @@ def test_a_record_over_2_gib_of_a_block_of_rows_is_refused_by_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "t.csv").write_text("x\nshort\n" + "long" * 300 + "\nshort\n")
-    monkeypatch.setattr("shardwriter.tfrecord.MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr("shardwriter.formats.tfrecord.MAX_PAYLOAD_BYTES", 1000)
     with pytest.raises(sw.DataError, match="2 GiB") as caught:
         sw.write(str(tmp_path / "t.csv"), tmp_path / "out" / "t@1")
     assert caught.value.index == 1

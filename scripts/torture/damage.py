@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from shardwriter.index import columns
-from shardwriter.snapshot import Base, Snapshot
+from shardwriter.dataset.index import columns
+from shardwriter.runs.snapshot import Base, Snapshot
 from torture.files import names_in
 
 ALL: Final = 2**62

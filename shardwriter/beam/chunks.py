@@ -13,9 +13,9 @@ import numpy as np
 from shardwriter.beam.cut import MAX_RUN_BYTES, Cut
 from shardwriter.beam.place import Place, new_attempt
 from shardwriter.beam.results import Facts, pack_json
-from shardwriter.encode import ItemEncoder, Made
+from shardwriter.formats.tfrecord import TFRecordWriter
+from shardwriter.items.encode import ItemEncoder, Made
 from shardwriter.storage import GrowingFile
-from shardwriter.tfrecord import TFRecordWriter
 
 SEED: Final = -1
 """The run of a chunk without items: with it every shard has a group, those without records too."""

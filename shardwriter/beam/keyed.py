@@ -24,12 +24,12 @@ from typing import Any, Final
 
 from shardwriter.beam.cut import Cut
 from shardwriter.beam.place import Place, new_attempt
+from shardwriter.dataset.key_order import equal_keys, key_bytes, key_hash, key_of
 from shardwriter.errors import CallableError, FeatureError
-from shardwriter.feature_types import FeatureType
-from shardwriter.key_order import equal_keys, key_bytes, key_hash, key_of
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats.tfrecord import TFRecordWriter
+from shardwriter.formats.tfrecord_reader import read_frames
 from shardwriter.storage.descriptor import Scratch
-from shardwriter.tfrecord import TFRecordWriter
-from shardwriter.tfrecord_reader import read_frames
 
 KIND: Final = "beam"
 NUM_BUCKETS: Final = 256

@@ -19,17 +19,17 @@ from shardwriter.beam.chunks import SEED, Chunk
 from shardwriter.beam.cut import Cut
 from shardwriter.beam.place import Place, new_attempt
 from shardwriter.beam.results import Facts, MadeShard, pack_json, unpack_json
-from shardwriter.crc32c import combine_crc32c, crc32c, extend_crc32c
+from shardwriter.dataset.index import frame_ends
+from shardwriter.dataset.manifest import SealedShard
 from shardwriter.engines.growing import open_record_writer
 from shardwriter.errors import LawViolation, StorageError
-from shardwriter.index import frame_ends
-from shardwriter.learnt import Learnt
-from shardwriter.manifest import SealedShard
-from shardwriter.packing import Packing
-from shardwriter.shard import ShardFile
+from shardwriter.features.learnt import Learnt
+from shardwriter.formats.crc32c import combine_crc32c, crc32c, extend_crc32c
+from shardwriter.formats.packing import Packing
+from shardwriter.formats.tfrecord import FRAME_BYTES
+from shardwriter.formats.tfrecord_reader import read_frames
+from shardwriter.shards.shard import ShardFile
 from shardwriter.storage import ComposingStorage
-from shardwriter.tfrecord import FRAME_BYTES
-from shardwriter.tfrecord_reader import read_frames
 
 _COPY_BYTES: Final = 1 << 20
 

@@ -31,11 +31,11 @@ from typing import Any
 from uuid import uuid4
 
 from shardwriter.beam.results import MadeShard
-from shardwriter.crc32c import crc32c
+from shardwriter.dataset.naming import Output, ShardPattern, is_url, manifest_file
 from shardwriter.errors import RunChanged, RunError, StorageError
-from shardwriter.naming import Output, ShardPattern, is_url, manifest_file
+from shardwriter.formats.crc32c import crc32c
 from shardwriter.options import RunOptions
-from shardwriter.publication import (
+from shardwriter.runs.publication import (
     check_names,
     check_output,
     finished,
@@ -44,7 +44,7 @@ from shardwriter.publication import (
     roll_forward,
     taken_by,
 )
-from shardwriter.rundir import RunDirectory
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.storage import Storage
 from shardwriter.storage.choose import storage_for
 from shardwriter.storage.inputs import absolute, inputs_for

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shardwriter import canonical
 from shardwriter.beam.keyed import KIND, keys_digest
 from shardwriter.beam.place import Place, facts_of
 from shardwriter.beam.results import Facts, MadeShard
 from shardwriter.beam.task import Identity, Task
+from shardwriter.dataset.manifest import Manifest, SealedShard
 from shardwriter.engines.gather import gather
 from shardwriter.engines.part import Done
 from shardwriter.errors import LawViolation, TooManyErrors
-from shardwriter.kept import Kept
-from shardwriter.learnt import Learnt
-from shardwriter.manifest import Manifest, SealedShard
+from shardwriter.features.learnt import Learnt
+from shardwriter.formats import canonical
 from shardwriter.options import RunOptions
-from shardwriter.publication import finished, is_committed, roll_forward
-from shardwriter.rundir import RunDirectory
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.publication import finished, is_committed, roll_forward
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.write import finish
 
 

@@ -9,14 +9,14 @@ import apache_beam as beam
 import numpy as np
 
 from shardwriter.beam.telling import telling
+from shardwriter.codec.example import decode_example
+from shardwriter.dataset.layout import Gaps
 from shardwriter.errors import OptionError
-from shardwriter.example import decode_example
-from shardwriter.layout import Gaps
-from shardwriter.locate import find_shard_sets
-from shardwriter.shard_sets import ShardSet
+from shardwriter.formats.tfrecord_reader import Check, read_frames
+from shardwriter.shards.locate import find_shard_sets
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage.inputs import open_stream
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord_reader import Check, read_frames
 
 
 class ReadShards(beam.PTransform):

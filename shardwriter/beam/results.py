@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwriter import canonical
-from shardwriter.encode import Made
+from shardwriter.dataset.layout import from_runs, to_runs
+from shardwriter.dataset.manifest import SealedShard
 from shardwriter.errors import DataError, TooManyErrors
-from shardwriter.layout import from_runs, to_runs
-from shardwriter.learnt import Learnt
-from shardwriter.manifest import SealedShard
+from shardwriter.features.learnt import Learnt
+from shardwriter.formats import canonical
+from shardwriter.items.encode import Made
 
 
 @dataclass

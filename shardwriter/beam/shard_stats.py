@@ -12,16 +12,16 @@ import apache_beam as beam
 
 from shardwriter.beam.cargo import Cargo, load_cargo
 from shardwriter.beam.telling import telling
+from shardwriter.formats.tfrecord_reader import Check
 from shardwriter.inspection.judge import judge
 from shardwriter.inspection.labels.label_scan import sequence_limit
 from shardwriter.inspection.proving.by_index import counted
 from shardwriter.inspection.proving.scan import FileScan, ScanOptions, scan_file
 from shardwriter.inspection.report import Report
 from shardwriter.inspection.told.names import numbered_together
-from shardwriter.locate import find_shard_sets
-from shardwriter.shard_sets import ShardSet
+from shardwriter.shards.locate import find_shard_sets
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.splitplan.options import PlanOptions
-from shardwriter.tfrecord_reader import Check
 
 
 class ShardStats(beam.PTransform):

@@ -18,7 +18,7 @@ from shardwriter.beam.strided import write_shard
 from shardwriter.beam.task import Task
 from shardwriter.beam.telling import telling
 from shardwriter.job import Job, Listing
-from shardwriter.kept import Kept
+from shardwriter.runs.kept import Kept
 from shardwriter.worker import new_slot
 
 Keyed = tuple[int, bytes]

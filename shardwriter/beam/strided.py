@@ -10,15 +10,15 @@ import numpy as np
 
 from shardwriter.beam.place import Place, new_attempt
 from shardwriter.beam.results import Facts, MadeShard
-from shardwriter.crc32c import crc32c
+from shardwriter.dataset.index import columns
+from shardwriter.dataset.layout import Gaps
 from shardwriter.engines.growing import open_record_writer
-from shardwriter.index import columns
+from shardwriter.formats.crc32c import crc32c
 from shardwriter.job import Job
-from shardwriter.kept import Kept
-from shardwriter.layout import Gaps
-from shardwriter.pieces import read_piece
-from shardwriter.record_checks import last_piece
-from shardwriter.shard import ShardFile
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.record_checks import last_piece
+from shardwriter.shards.pieces import read_piece
+from shardwriter.shards.shard import ShardFile
 from shardwriter.worker import new_slot
 
 

@@ -8,20 +8,20 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
-from shardwriter import canonical
 from shardwriter.beam.cargo import Cargo, load_cargo
 from shardwriter.beam.cut import Cut
 from shardwriter.beam.keyed import KeyedItems
 from shardwriter.beam.place import Place, place_for
+from shardwriter.dataset.naming import Output
 from shardwriter.errors import OptionError, RunChanged
-from shardwriter.finished import take_finished
+from shardwriter.formats import canonical
+from shardwriter.formats.packing import Packing
+from shardwriter.items.selection import Selection, order_json
 from shardwriter.job import Job, check_compression, choose_num_shards, sample
-from shardwriter.naming import Output
 from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.packing import Packing
 from shardwriter.plan import check
-from shardwriter.publication import finished
-from shardwriter.selection import Selection, order_json
+from shardwriter.runs.finished import take_finished
+from shardwriter.runs.publication import finished
 from shardwriter.sources import ColumnSource, RecordSource, Source, WholeSource
 from shardwriter.storage.choose import storage_for
 

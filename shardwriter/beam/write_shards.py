@@ -42,9 +42,9 @@ from shardwriter.beam.steps import (
     numbers_of,
 )
 from shardwriter.beam.task import Strategy, Task, keyed_task, read_plan, task_of, write_plan
+from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import OptionError
-from shardwriter.item_keys import key_notes
-from shardwriter.naming import parse_output
+from shardwriter.items.keys import key_notes
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
 

@@ -62,8 +62,8 @@ def check_reachable(arguments: JobArguments, **places: str) -> None:
     import os
 
     from shardwriter.callables import is_reference
+    from shardwriter.dataset.naming import is_url
     from shardwriter.errors import OptionError
-    from shardwriter.naming import is_url
 
     for name, place in places.items():
         if is_url(place) or (

@@ -45,7 +45,7 @@ from shardwriter.cli.write_options import (
 from shardwriter.cli.written import summary_json, what_is_left
 
 if TYPE_CHECKING:
-    from shardwriter.naming import Output
+    from shardwriter.dataset.naming import Output
 
 
 class _Strategy(str, Enum):
@@ -238,9 +238,9 @@ def _run(
     timed: bool,
 ) -> None:
     """Run a write, and print what it has made."""
+    from shardwriter.dataset.manifest import parse_manifest
     from shardwriter.errors import RunError
-    from shardwriter.manifest import parse_manifest
-    from shardwriter.packing import lost_readers
+    from shardwriter.formats.packing import lost_readers
     from shardwriter.storage.choose import storage_for
 
     for note in lost_readers(output.compression):

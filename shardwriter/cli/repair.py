@@ -100,8 +100,8 @@ def repair(
     Example: [bold]shardwriter repair out/train fixed/ --source photos/[/bold]
     """
     with reported(verbose=verbose, left=lambda: _left(path, out)):
+        from shardwriter.dataset.naming import Output
         from shardwriter.errors import OptionError
-        from shardwriter.naming import Output
         from shardwriter.options import RunOptions
         from shardwriter.repair import repair_dataset
         from shardwriter.sources.find import open_source
@@ -198,7 +198,7 @@ def _print(report: RepairReport) -> None:
 
 def _left(path: str, out: str) -> str | None:
     """Say what a repair that was stopped has left; None where that is nothing."""
-    from shardwriter.naming import Output, dataset_name
+    from shardwriter.dataset.naming import Output, dataset_name
 
     name = dataset_name(os.path.basename(path.rstrip("/")).partition("@")[0])
     told = what_is_left(Output(out, name, "", None))

@@ -46,7 +46,7 @@ def show(
             else:
                 print_record(record)
             if save_images is not None and schema is not None:
-                from shardwriter.record_images import save_pictures
+                from shardwriter.images.saving import save_pictures
 
                 saved = save_pictures(record.index, record.features, schema, save_images)
                 num_saved += len(saved)
@@ -58,7 +58,7 @@ def show(
 
 def _schema(path: str) -> dict[str, dict[str, object]]:
     """Return what the manifest knows of the features; nothing where there is none."""
-    from shardwriter.locate import find_one
+    from shardwriter.shards.locate import find_one
 
     manifest = find_one(path).manifest
     return {} if manifest is None else manifest.schema.get("features", {})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardwriter.cli.common import hint, print_json
-from shardwriter.naming import is_url
+from shardwriter.dataset.naming import is_url
 
 if TYPE_CHECKING:
     from shardwriter.inspection.gates.gating import GateOptions

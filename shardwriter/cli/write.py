@@ -136,9 +136,9 @@ def write(
 
     with reported(verbose=verbose, left=left):
         from shardwriter.errors import OptionError
-        from shardwriter.item_keys import key_notes
+        from shardwriter.formats.packing import lost_readers
+        from shardwriter.items.keys import key_notes
         from shardwriter.options import RunOptions
-        from shardwriter.packing import lost_readers
         from shardwriter.plan import plan
         from shardwriter.sources.find import open_source
         from shardwriter.write import write_dataset

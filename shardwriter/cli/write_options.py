@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shardwriter.naming import Output
+    from shardwriter.dataset.naming import Output
     from shardwriter.options import DatasetOptions
 
 
@@ -172,7 +172,7 @@ def output_of(
     Raises:
         OptionError: It names no dataset, or contradicts an option.
     """
-    from shardwriter.naming import parse_output
+    from shardwriter.dataset.naming import parse_output
 
     return parse_output(
         out, shards, None if compression is None else compression.value, urls=urls, tfds=tfds
@@ -202,7 +202,7 @@ def dataset_options(
     """
     from shardwriter.callables import import_reference
     from shardwriter.errors import OptionError
-    from shardwriter.feature_types import parse_schema_option
+    from shardwriter.features.feature_types import parse_schema_option
     from shardwriter.options import DatasetOptions
 
     if seed is not None and not shuffle and order is Order.source:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shardwriter.manifest import Manifest
-    from shardwriter.naming import Output
+    from shardwriter.dataset.manifest import Manifest
+    from shardwriter.dataset.naming import Output
 
 
 def summary_json(
@@ -31,7 +31,7 @@ def summary_json(
 
 
 def _num_errors(manifest: Manifest, directory: str) -> int:
-    from shardwriter.naming import ledger_file
+    from shardwriter.dataset.naming import ledger_file
     from shardwriter.storage.choose import storage_for
 
     ledger = os.path.join(directory, ledger_file(manifest.name))
@@ -40,8 +40,8 @@ def _num_errors(manifest: Manifest, directory: str) -> int:
 
 def what_is_left(output: Output) -> str | None:
     """Say what a write that was stopped has left; None where that is nothing, or not known."""
+    from shardwriter.dataset.naming import manifest_file, partial_dir
     from shardwriter.errors import ShardwriterError
-    from shardwriter.naming import manifest_file, partial_dir
     from shardwriter.storage.choose import storage_for
 
     run = os.path.join(output.directory, partial_dir(output.name))

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwriter.dataset.manifest import SealedShard
 from shardwriter.job import Job
-from shardwriter.kept import Kept
-from shardwriter.manifest import SealedShard
-from shardwriter.rundir import RunDirectory
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.rundir import RunDirectory
 
 __all__ = ["Engine", "Notify", "Outcome", "Progress", "Work"]
 

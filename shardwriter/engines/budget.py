@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shardwriter.errors import ShardwriterError, TooManyErrors
-from shardwriter.kept import Kept
 from shardwriter.options import RunOptions
+from shardwriter.runs.kept import Kept
 
 
 class ErrorBudget:

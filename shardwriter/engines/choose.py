@@ -14,9 +14,9 @@ from shardwriter.engines import Engine, Notify, Outcome, Progress
 from shardwriter.engines.cores import usable_cores
 from shardwriter.engines.serial import run_serial
 from shardwriter.job import Job
-from shardwriter.kept import Kept
 from shardwriter.options import RunOptions
-from shardwriter.rundir import RunDirectory
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.rundir import RunDirectory
 
 _LONG_S: Final = 5.0  # a write that takes longer is worth a word on how to make it faster
 

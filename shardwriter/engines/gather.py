@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shardwriter.encode import RecordEncoder
+from shardwriter.dataset.manifest import SealedShard
 from shardwriter.engines import Outcome, Work
 from shardwriter.engines.part import Done
+from shardwriter.items.encode import RecordEncoder
 from shardwriter.job import Job
-from shardwriter.kept import Kept
-from shardwriter.manifest import SealedShard
+from shardwriter.runs.kept import Kept
 from shardwriter.stages import Stopwatch
 
 

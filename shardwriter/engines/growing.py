@@ -8,16 +8,16 @@ from typing import Final
 
 from contextlib2 import ExitStack
 
-from shardwriter.compressed_writer import CompressedWriter
-from shardwriter.journal import Journal, JournaledFile
-from shardwriter.kept import Kept
-from shardwriter.manifest import SealedShard
+from shardwriter.dataset.manifest import SealedShard
+from shardwriter.formats.compressed_writer import CompressedWriter
+from shardwriter.formats.packing import PLAIN, Packing
+from shardwriter.formats.tfrecord import NOTHING_WRITTEN, TFRecordWriter, Written
 from shardwriter.options import Backend
-from shardwriter.packing import PLAIN, Packing
-from shardwriter.rundir import RunDirectory
-from shardwriter.shard import OnFlush, RecordWriter, ShardFile
+from shardwriter.runs.journal import Journal, JournaledFile
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.shards.shard import OnFlush, RecordWriter, ShardFile
 from shardwriter.storage import GrowingFile, Storage
-from shardwriter.tfrecord import NOTHING_WRITTEN, TFRecordWriter, Written
 
 _MAX_BUFFER_BYTES: Final = 1 << 18
 _ALL_BUFFERS_BYTES: Final = 32 << 20

@@ -15,18 +15,18 @@ from typing import Any, Final, Protocol
 
 from contextlib2 import ExitStack
 
-from shardwriter.encode import ItemEncoder
+from shardwriter.dataset.manifest import SealedShard
 from shardwriter.engines.growing import GrowingShards
 from shardwriter.errors import RecordTooLarge, ShardwriterError, StorageError
+from shardwriter.features.learnt import Learnt
+from shardwriter.features.schema import FeatureSummary
+from shardwriter.items.encode import ItemEncoder
 from shardwriter.job import Job
-from shardwriter.journal import Journal
-from shardwriter.kept import Kept
-from shardwriter.learnt import Learnt
-from shardwriter.manifest import SealedShard
 from shardwriter.options import RunOptions
-from shardwriter.rundir import RunDirectory
-from shardwriter.schema import FeatureSummary
-from shardwriter.snapshot import Snapshot
+from shardwriter.runs.journal import Journal
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.snapshot import Snapshot
 from shardwriter.sources import Item
 from shardwriter.stages import Stopwatch
 

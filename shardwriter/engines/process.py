@@ -52,9 +52,9 @@ from shardwriter.engines.tasks import (
 )
 from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
 from shardwriter.job import Job, Listing
-from shardwriter.kept import Kept
 from shardwriter.options import RunOptions
-from shardwriter.rundir import RunDirectory
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.sources import HoldingSource
 from shardwriter.stages import Stopwatch
 from shardwriter.storage.descriptor import Scratch

@@ -16,11 +16,11 @@ from shardwriter.engines.budget import ErrorBudget
 from shardwriter.engines.gather import gather
 from shardwriter.engines.part import Done, PartWriter
 from shardwriter.errors import ShardwriterError
+from shardwriter.features.schema import FeatureSummary
 from shardwriter.job import Job, Listing
-from shardwriter.kept import Kept
 from shardwriter.options import RunOptions
-from shardwriter.rundir import RunDirectory
-from shardwriter.schema import FeatureSummary
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.stages import Stopwatch
 from shardwriter.worker import new_slot
 

@@ -30,12 +30,12 @@ from shardwriter.engines.failures import pack_failure
 from shardwriter.engines.part import Done, PartWriter
 from shardwriter.engines.unparcel import unpack
 from shardwriter.errors import CallableError, RunError, ShardwriterError
+from shardwriter.features.learnt import types_of
+from shardwriter.features.schema import FeatureSummary
 from shardwriter.job import Job
-from shardwriter.kept import Kept
-from shardwriter.learnt import types_of
 from shardwriter.options import RunOptions
-from shardwriter.rundir import RunDirectory
-from shardwriter.schema import FeatureSummary
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.sources import Item
 from shardwriter.stages import Stopwatch
 from shardwriter.storage.descriptor import Scratch

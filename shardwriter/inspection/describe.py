@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.inspection.features.drift import find_drift
 from shardwriter.inspection.features.feature_stats import MAX_FEATURES, FeatureStats
 from shardwriter.inspection.kinds import describe_kinds
@@ -20,7 +21,6 @@ from shardwriter.inspection.report import SetReport
 from shardwriter.inspection.told.names import same_content
 from shardwriter.splitplan.document import plan_json
 from shardwriter.splitplan.options import PlanOptions
-from shardwriter.tfrecord import FRAME_BYTES
 
 
 def describe(report: SetReport, plan: PlanOptions | None) -> None:

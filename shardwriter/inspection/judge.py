@@ -6,6 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shardwriter.dataset.layout import Gaps, law_breach
+from shardwriter.dataset.manifest import Manifest, SealedShard
+from shardwriter.dataset.naming import ShardPattern
+from shardwriter.formats.tfrecord_reader import BREAKS, Check
 from shardwriter.inspection.describe import describe
 from shardwriter.inspection.findings import Finding
 from shardwriter.inspection.proving.scan import FileScan, ScanOptions, scan_file
@@ -14,12 +18,8 @@ from shardwriter.inspection.told.foreign import Found, hold_set
 from shardwriter.inspection.told.frame_tables import known_ends
 from shardwriter.inspection.told.names import beyond_last, generations_together
 from shardwriter.inspection.told.tfds_folder import folder_notes, judge_folders
-from shardwriter.layout import Gaps, law_breach
-from shardwriter.manifest import Manifest, SealedShard
-from shardwriter.naming import ShardPattern
-from shardwriter.shard_sets import ShardSet
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.splitplan.options import PlanOptions
-from shardwriter.tfrecord_reader import BREAKS, Check
 
 
 def judge(

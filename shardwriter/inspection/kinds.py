@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from shardwriter import example
-from shardwriter.images import image_format
+from shardwriter.codec import example
+from shardwriter.images.headers import image_format
 from shardwriter.inspection.proto_forms import fields_of, is_event, is_example_list, is_tensor
 
 KINDS: Final = (

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shardwriter.codec.example_bodies import SingleBlobs
+from shardwriter.codec.example_columns_wire import decode_plain_columns, put_rows
+from shardwriter.codec.example_wire import Values, decode_example
+from shardwriter.codec.sequence_example import decode_sequence_example
 from shardwriter.errors import WireError
-from shardwriter.example_bodies import SingleBlobs
-from shardwriter.example_columns_wire import decode_plain_columns, put_rows
-from shardwriter.example_wire import Values, decode_example
 from shardwriter.inspection.features.feature_stats import FeatureStats
 from shardwriter.inspection.kinds import payload_kind
 from shardwriter.inspection.labels.label_scan import MAX_SEQUENCE, LabelScan
-from shardwriter.sequence_example import decode_sequence_example
 
 
 class PayloadStats:

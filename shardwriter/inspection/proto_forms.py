@@ -14,9 +14,9 @@ import math
 import struct
 from typing import Final
 
-from shardwriter import example
+from shardwriter.codec import example
 from shardwriter.errors import WireError
-from shardwriter.varint import read_varint
+from shardwriter.formats.varint import read_varint
 
 # Fields of tensorboard's Event: its time, its step, and what it is of (one of them).
 _EVENT_TIME, _EVENT_STEP, _EVENT_VERSION = 0x09, 0x10, 0x1A

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from shardwriter.formats.tfrecord_reader import Check
 from shardwriter.inspection.balance import balance_json, balance_text, worst_balance
 from shardwriter.inspection.findings import Finding
 from shardwriter.inspection.proving.scan import FileScan, RecordSizes
-from shardwriter.shard_sets import ShardSet
-from shardwriter.tfrecord_reader import Check
+from shardwriter.shards.shard_sets import ShardSet
 
 SCHEMA: Final = "shardwriter.stats/1"
 _PROOF: Final = {"crc": "every CRC right", "length": "framing right", "none": "nothing proven"}

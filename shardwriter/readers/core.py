@@ -11,12 +11,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.places import Places
 from shardwriter.errors import DataError, ShardwriterError
-from shardwriter.manifest import Manifest
-from shardwriter.places import Places
-from shardwriter.record_at import LARGE_BYTES, RecordReader
-from shardwriter.restored_values import Restorer
-from shardwriter.schema import FeatureSummary
+from shardwriter.features.restored_values import Restorer
+from shardwriter.features.schema import FeatureSummary
+from shardwriter.shards.record_at import LARGE_BYTES, RecordReader
 
 _BLOCK_RECORDS: Final = 1 << 12  # what is read at once stays in a core's cache
 _MOST_RECORDS: Final = 1 << 17

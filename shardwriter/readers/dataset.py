@@ -11,9 +11,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.permutation import Permutation
+from shardwriter.dataset.shares import Uneven, split_share
 from shardwriter.errors import DataError, OptionError
-from shardwriter.manifest import Manifest
-from shardwriter.permutation import Permutation
+from shardwriter.features.schema import FeatureSummary
 from shardwriter.readers.core import Core
 from shardwriter.readers.rows import (
     Steps,
@@ -24,8 +26,6 @@ from shardwriter.readers.rows import (
     to_record,
     to_records,
 )
-from shardwriter.schema import FeatureSummary
-from shardwriter.shares import Uneven, split_share
 
 PAD_KEY: Final = "is_pad"
 

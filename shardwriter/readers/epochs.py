@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.dataset.permutation import Permutation
+from shardwriter.dataset.shares import Share, Token, Uneven, split_share
 from shardwriter.errors import OptionError, RunChanged
-from shardwriter.permutation import Permutation
 from shardwriter.readers.ranks import RankOfWorld
-from shardwriter.shares import Share, Token, Uneven, split_share
 
 _log: Final = logging.getLogger("shardwriter.readers")
 _MAPS: Final = b"shardwriter.read"

@@ -10,31 +10,31 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compressed_writer import ZLIB_TAIL_BYTES
-from shardwriter.compression import Compression
+from shardwriter.dataset.index import Index
+from shardwriter.dataset.layout import law_breach
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.naming import is_url
+from shardwriter.dataset.places import InTurnPlaces, LawPlaces, Places
 from shardwriter.errors import (
     CorruptFile,
     ManifestError,
     SourceError,
     StorageError,
 )
-from shardwriter.frame_hops import hop_frames
-from shardwriter.index import Index
+from shardwriter.formats.compressed_writer import ZLIB_TAIL_BYTES
+from shardwriter.formats.compression import Compression
+from shardwriter.formats.tfrecord import FRAME_BYTES, frame_header
 from shardwriter.indexing import open_index, read_rows, shard_compression
-from shardwriter.layout import law_breach
-from shardwriter.locate import find_one
-from shardwriter.manifest import Manifest
-from shardwriter.naming import is_url
-from shardwriter.pieces import MOST_KEPT_BYTES
-from shardwriter.places import InTurnPlaces, LawPlaces, Places
 from shardwriter.readers.core import Core
 from shardwriter.readers.dataset import Dataset
-from shardwriter.record_at import RecordReader
-from shardwriter.shard_sets import ShardSet
+from shardwriter.shards.frame_hops import hop_frames
+from shardwriter.shards.locate import find_one
+from shardwriter.shards.pieces import MOST_KEPT_BYTES
+from shardwriter.shards.record_at import RecordReader
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage.file_pool import FilePool, FileState, max_open_files
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import FRAME_BYTES, frame_header
 
 _MOST_DEFLATED: Final = 1032  # times
 _LONG_S: Final = 2.0  # to open a dataset, so that it is worth telling

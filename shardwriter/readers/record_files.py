@@ -1,7 +1,7 @@
 """The files of an open dataset, for readers that open them by themselves.
 
-n records go to W ranks as :mod:`shardwriter.shares` has it. Where W divides N, rank r may be dealt
-the files r, r + W, ... and nothing else, if those hold as many records as its share.
+n records go to W ranks as :mod:`shardwriter.dataset.shares` has it. Where W divides N, rank r may
+be dealt the files r, r + W, ... and nothing else, if those hold as many records as its share.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compression import Compression
+from shardwriter.dataset.index import Index
+from shardwriter.dataset.layout import num_shard_items
+from shardwriter.dataset.shares import Share
 from shardwriter.errors import OptionError
-from shardwriter.index import Index
-from shardwriter.layout import num_shard_items
+from shardwriter.formats.compression import Compression
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.opening import open_dataset
-from shardwriter.shares import Share
 from shardwriter.splitplan.num_shards import good_num_shards
 from shardwriter.storage.inputs import absolute
 

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shardwriter.errors import OptionError
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.record_files import opened_dataset
 

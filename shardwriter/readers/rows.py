@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.permutation import Permutation
-from shardwriter.shares import Share
+from shardwriter.dataset.permutation import Permutation
+from shardwriter.dataset.shares import Share
 
 Step: TypeAlias = "range | NDArray[np.int64] | Permutation | Share"
 Steps: TypeAlias = "tuple[Step, ...]"

@@ -10,18 +10,18 @@ from typing import Final
 import numpy as np
 from contextlib2 import ExitStack
 
-from shardwriter.crc32c import extend_crc32c
+from shardwriter.dataset.manifest import SealedShard
 from shardwriter.engines.growing import GrowingShards
 from shardwriter.errors import StorageError
+from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.formats.packing import Packing
+from shardwriter.formats.tfrecord_reader import Defect
 from shardwriter.indexing import shard_rows
-from shardwriter.manifest import SealedShard
-from shardwriter.packing import Packing
 from shardwriter.repairing.known import Known
 from shardwriter.repairing.salvage import Salvage
 from shardwriter.repairing.survey import ShardSurvey
-from shardwriter.rundir import RunDirectory
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord_reader import Defect
 
 _FICLONE: Final = 0x40049409  # of linux/fs.h: both files have the same blocks until one is changed
 _COPY_BYTES: Final = 1 << 27

@@ -15,16 +15,16 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compressed_writer import ZLIB_TAIL_BYTES
-from shardwriter.compression import Compression
+from shardwriter.dataset.index import Index, columns
+from shardwriter.dataset.layout import law_breach
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, ShardPattern, is_url
 from shardwriter.errors import ManifestError, OptionError, StorageError
-from shardwriter.index import Index, columns
+from shardwriter.formats.compressed_writer import ZLIB_TAIL_BYTES
+from shardwriter.formats.compression import Compression
 from shardwriter.indexing import open_index
-from shardwriter.layout import law_breach
-from shardwriter.locate import find_one
-from shardwriter.manifest import Manifest
-from shardwriter.naming import DALI_INDEX_SUFFIX, ShardPattern, is_url
-from shardwriter.shard_sets import MANIFEST_SUFFIX, Folder, ShardSet
+from shardwriter.shards.locate import find_one
+from shardwriter.shards.shard_sets import MANIFEST_SUFFIX, Folder, ShardSet
 from shardwriter.storage.local import storage_errors
 
 

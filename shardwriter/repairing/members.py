@@ -1,6 +1,6 @@
 """Gzip members and zlib blocks of ours: told by their looks, and inflated by themselves.
 
-:mod:`shardwriter.compressed_writer` has their layout.
+:mod:`shardwriter.formats.compressed_writer` has their layout.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import suppress
 from io import BytesIO
 from typing import Final
 
-from shardwriter.compressed_writer import EMPTY_DEFLATE, ZLIB_HEAD
-from shardwriter.compression import RAW_WBITS, InflateStream
+from shardwriter.formats.compressed_writer import EMPTY_DEFLATE, ZLIB_HEAD
+from shardwriter.formats.compression import RAW_WBITS, InflateStream
 
 GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 FLUSH: Final = b"\x00\x00\xff\xff"

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from shardwriter.codec.example import decode_example
+from shardwriter.dataset.manifest import Manifest
 from shardwriter.errors import WireError
-from shardwriter.example import decode_example
-from shardwriter.labels import LabelCounts
-from shardwriter.manifest import Manifest
+from shardwriter.features.labels import LabelCounts
 
 Records = Callable[[int], Iterator[tuple[int, bytes]]]
 """Gives item index and payload of the records that a shard has now."""

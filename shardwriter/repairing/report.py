@@ -9,12 +9,12 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from shardwriter import canonical
-from shardwriter.layout import Gaps, to_runs
-from shardwriter.naming import lost_file, manifest_file
+from shardwriter.dataset.layout import Gaps, to_runs
+from shardwriter.dataset.naming import lost_file, manifest_file
+from shardwriter.formats import canonical
+from shardwriter.formats.tfrecord_reader import Defect
 from shardwriter.repairing.known import Known
 from shardwriter.repairing.survey import ShardSurvey
-from shardwriter.tfrecord_reader import Defect
 
 SCHEMA: Final = "shardwriter.repair/1"
 

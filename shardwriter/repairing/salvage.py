@@ -20,10 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compressed_writer import EMPTY_DEFLATE, ZLIB_HEAD, ZLIB_TAIL_BYTES
-from shardwriter.compression import Compression, InflateStream, OpenStream, sniff
-from shardwriter.crc32c import masked_crc32c
 from shardwriter.errors import CorruptFile
+from shardwriter.formats.compressed_writer import EMPTY_DEFLATE, ZLIB_HEAD, ZLIB_TAIL_BYTES
+from shardwriter.formats.compression import Compression, InflateStream, OpenStream, sniff
+from shardwriter.formats.crc32c import masked_crc32c
+from shardwriter.formats.tfrecord import FRAME_BYTES, HEADER_BYTES
+from shardwriter.formats.tfrecord_reader import Defect, read_frames
+from shardwriter.formats.zlib_blocks import block_at
 from shardwriter.inspection.proving.frames import good_records
 from shardwriter.repairing.members import (
     FLUSH,
@@ -35,9 +38,6 @@ from shardwriter.repairing.members import (
 )
 from shardwriter.storage.inputs import open_stream
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import FRAME_BYTES, HEADER_BYTES
-from shardwriter.tfrecord_reader import Defect, read_frames
-from shardwriter.zlib_blocks import block_at
 
 OnDefect = Callable[[Defect], None]
 

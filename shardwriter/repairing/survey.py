@@ -14,15 +14,15 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compression import Compression
-from shardwriter.crc32c import extend_crc32c
+from shardwriter.dataset.manifest import SealedShard
 from shardwriter.errors import CorruptFile
-from shardwriter.manifest import SealedShard
+from shardwriter.formats.compression import Compression
+from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.formats.tfrecord import frame
+from shardwriter.formats.tfrecord_reader import Defect, read_records
 from shardwriter.repairing.known import Known
 from shardwriter.repairing.salvage import Salvage
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import frame
-from shardwriter.tfrecord_reader import Defect, read_records
 
 State = Literal["whole", "too-long", "damaged", "missing", "other-content"]
 """What a shard is.

@@ -14,25 +14,25 @@ from typing import Final
 
 import numpy as np
 
+from shardwriter.dataset.manifest import Manifest, SealedShard
+from shardwriter.dataset.naming import Output, ledger_file
 from shardwriter.engines import Engine, Notify, Progress
 from shardwriter.errors import ManifestError, OptionError, RunChanged
-from shardwriter.finished import what_differs
-from shardwriter.item_keys import key_notes
+from shardwriter.items.keys import key_notes
+from shardwriter.items.selection import Selection
 from shardwriter.job import Job
-from shardwriter.kept import Kept
-from shardwriter.manifest import Manifest, SealedShard
-from shardwriter.naming import Output, ledger_file
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.plan import check
-from shardwriter.publication import begin, publish, write_index
-from shardwriter.record_checks import check_stable
 from shardwriter.repairing.copying import copy_shard, write_rows
 from shardwriter.repairing.known import Known
 from shardwriter.repairing.report import Action, RepairReport, result_of
 from shardwriter.repairing.survey import ShardSurvey
-from shardwriter.run_facts import machine_facts
-from shardwriter.rundir import RunDirectory
-from shardwriter.selection import Selection
+from shardwriter.runs.finished import what_differs
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.publication import begin, publish, write_index
+from shardwriter.runs.record_checks import check_stable
+from shardwriter.runs.run_facts import machine_facts
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.sources import Source
 from shardwriter.tfds.names import tfds_split_of
 

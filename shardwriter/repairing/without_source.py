@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from shardwriter import canonical
+from shardwriter.dataset.index import dali_index
+from shardwriter.dataset.layout import Gaps, from_runs, law_breach, to_runs
+from shardwriter.dataset.manifest import Manifest, SealedShard
+from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, ledger_file, lost_file
 from shardwriter.errors import LawViolation, OutputExists, StorageError
-from shardwriter.index import dali_index
-from shardwriter.layout import Gaps, from_runs, law_breach, to_runs
-from shardwriter.manifest import Manifest, SealedShard
-from shardwriter.naming import DALI_INDEX_SUFFIX, ledger_file, lost_file
-from shardwriter.packing import Packing
-from shardwriter.publication import check_names, publish, write_index
+from shardwriter.formats import canonical
+from shardwriter.formats.packing import Packing
+from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.repairing.copying import copy_shard, rewrite_shard
 from shardwriter.repairing.known import Known
 from shardwriter.repairing.recount import recount
 from shardwriter.repairing.report import Action, Lost, RepairReport, lost_of, result_of
 from shardwriter.repairing.survey import ShardSurvey
-from shardwriter.rundir import RunDirectory
-from shardwriter.tfrecord_reader import read_records
+from shardwriter.runs.publication import check_names, publish, write_index
+from shardwriter.runs.rundir import RunDirectory
 
 
 def report_of(

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from shardwriter.images import read_header
-from shardwriter.naming import parse_shard_file
+from shardwriter.dataset.naming import parse_shard_file
+from shardwriter.images.headers import read_header
 from shardwriter.render import bytes_text
 from shardwriter.report.page_set_view import View, cut, set_view
 from shardwriter.report.pictures import Sample

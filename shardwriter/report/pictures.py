@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from shardwriter.codec.example import decode_example
 from shardwriter.errors import ShardwriterError
-from shardwriter.example import decode_example
-from shardwriter.locate import find_shard_sets
-from shardwriter.record_images import pictures_of
-from shardwriter.shard_sets import ShardSet
+from shardwriter.formats.tfrecord_reader import read_frames
+from shardwriter.images.saving import pictures_of
+from shardwriter.shards.locate import find_shard_sets
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage.inputs import open_stream
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord_reader import read_frames
 
 _SHOWN_FORMATS: Final = frozenset({"jpeg", "png", "gif", "webp"})  # by every browser
 _LABELS: Final = ("image/class/text", "label", "image/class/label", "class", "target", "text")

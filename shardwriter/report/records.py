@@ -47,7 +47,7 @@ def _value_text(value: Any) -> tuple[str, int, str]:
 
 
 def _bytes_value(value: bytes) -> str:
-    from shardwriter.images import image_format
+    from shardwriter.images.headers import image_format
 
     found = image_format(value[:16])
     if found is not None:

@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.manifest import Manifest
-from shardwriter.naming import ledger_file
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.naming import ledger_file
 from shardwriter.render import bytes_text, clean, make_console, print_pairs, rate_text
 from shardwriter.storage.choose import storage_for
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from shardwriter.example_columns import Column
-from shardwriter.feature_types import FeatureType
-from shardwriter.schema import FeatureSummary
+from shardwriter.codec.example_columns import Column
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.schema import FeatureSummary
 
 __all__ = [
     "ColumnSource",

@@ -22,10 +22,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.codec.example import UNSET, Kind
+from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
-from shardwriter.example import UNSET, Kind
-from shardwriter.example_columns import Column
-from shardwriter.feature_types import FeatureType, Shape
+from shardwriter.features.feature_types import FeatureType, Shape
 
 _FILE_FIELDS: Final = {"bytes", "path"}
 

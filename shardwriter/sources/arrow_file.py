@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import MissingExtra, SourceError
+from shardwriter.formats.crc32c import extend_crc32c
 from shardwriter.sources.positions import InputFile
 
 PARQUET: Final = b"PAR1"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats.wav import read_wav_header
 from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, has_files
-from shardwriter.wav import read_wav_header
 
 KIND: Final = "audio"
 

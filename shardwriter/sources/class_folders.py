@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from shardwriter.errors import SourceError
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.sources.folder_files import (
     LOOK_FILES,
     ListedFile,

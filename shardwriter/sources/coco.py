@@ -24,8 +24,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from shardwriter.dataset.naming import is_url
 from shardwriter.errors import SourceError
-from shardwriter.naming import is_url
 from shardwriter.sources.coco_files import annotations_file, image_folder
 from shardwriter.sources.coco_segments import POLYGON_COLUMNS, RLE_COLUMNS, add_segments
 from shardwriter.sources.detection import (

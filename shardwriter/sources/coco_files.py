@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from shardwriter.dataset.naming import is_url
 from shardwriter.errors import SourceError
-from shardwriter.naming import is_url
 from shardwriter.storage.inputs import inputs_for, split
 
 _LOOK_BYTES: Final = 1 << 16

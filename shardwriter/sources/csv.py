@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from shardwriter.codec.example import UNSET
+from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
-from shardwriter.example import UNSET
-from shardwriter.example_columns import Column
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.sources.csv_cells import CONVERT, TYPES, ColumnTyping
 from shardwriter.sources.csv_file import CsvFile
 from shardwriter.sources.positions import MAX_OPEN_FILES, file_changed

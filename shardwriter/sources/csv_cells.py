@@ -21,9 +21,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
-from shardwriter.example_columns import Column
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)

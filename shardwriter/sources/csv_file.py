@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import SourceError
+from shardwriter.formats.crc32c import extend_crc32c
 from shardwriter.sources.csv_cells import ColumnTyping
 from shardwriter.sources.positions import (
     BOM,

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shardwriter.callables import import_reference, is_reference
-from shardwriter.compression import OpenStream
+from shardwriter.dataset.naming import TFRECORD_PARTS, is_url, parse_shard_file
 from shardwriter.errors import CorruptFile, ManifestError, OptionError, SourceError
-from shardwriter.feature_types import FeatureType
-from shardwriter.images import image_format
-from shardwriter.locate import find_shard_sets
-from shardwriter.naming import TFRECORD_PARTS, is_url, parse_shard_file
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats.compression import OpenStream
+from shardwriter.formats.tfrecord import frame_header
+from shardwriter.images.headers import image_format
+from shardwriter.shards.locate import find_shard_sets
 from shardwriter.sources import Source
 from shardwriter.sources import audio as audio_source
 from shardwriter.sources import coco as coco_source
@@ -34,7 +35,6 @@ from shardwriter.sources.image_pairs import parse_spec
 from shardwriter.sources.numpy_file import MAGIC as NUMPY_MAGIC
 from shardwriter.sources.positions import BOM
 from shardwriter.storage.inputs import inputs_for, open_stream
-from shardwriter.tfrecord import frame_header
 
 FORMATS: Final = (
     image_folder_source.KIND,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwriter.images import EXTENSIONS, read_header
+from shardwriter.images.headers import EXTENSIONS, read_header
 from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, has_files
 from shardwriter.sources.image_files import IMAGE_PLAN, image_features
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.images import EXTENSIONS
+from shardwriter.images.headers import EXTENSIONS
 from shardwriter.sources.folder_files import scan, walk
 from shardwriter.storage.inputs import Entry, Tree, inputs_for
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.example import UNSET
-from shardwriter.example_columns import Column
-from shardwriter.feature_types import FeatureType
+from shardwriter.codec.example import UNSET
+from shardwriter.codec.example_columns import Column
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.sources.jsonl_file import JsonLinesFile
 from shardwriter.sources.jsonl_values import RowTyping
 from shardwriter.sources.positions import file_changed

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.canonical import RepeatedKey, unique_keys
-from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import SourceError
+from shardwriter.formats.canonical import RepeatedKey, unique_keys
+from shardwriter.formats.crc32c import extend_crc32c
 from shardwriter.sources.jsonl_values import Constant, RowTyping
 from shardwriter.sources.positions import BOM, OffsetTable, file_changed, not_utf8, whole_lines
 from shardwriter.sources.row_table import RowFile

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from shardwriter.codec.example import UNSET, Kind
 from shardwriter.errors import SourceError
-from shardwriter.example import UNSET, Kind
-from shardwriter.feature_types import FeatureType, Shape
+from shardwriter.features.feature_types import FeatureType, Shape
 from shardwriter.sources.csv_cells import FLOAT32_MAX, INT64_MAX, INT64_MIN
 
 _MAX_NESTING: Final = 32  # as the codec has it

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
-from shardwriter.example_columns import Column
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.sources.numpy_file import NumpyFile, Rows
 from shardwriter.sources.parquet import own_value
 from shardwriter.sources.positions import OpenFiles

@@ -17,8 +17,8 @@ from typing import IO, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import SourceError
+from shardwriter.formats.crc32c import extend_crc32c
 from shardwriter.sources.positions import InputFile, file_changed
 from shardwriter.storage.descriptor import Scratch
 

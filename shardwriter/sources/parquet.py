@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from shardwriter.codec.example import UNSET
+from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
-from shardwriter.example import UNSET
-from shardwriter.example_columns import Column
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.sources.arrow_columns import ColumnReader
 from shardwriter.sources.arrow_file import ArrowFile, require_pyarrow
 from shardwriter.sources.positions import OpenFiles, row_key

@@ -16,9 +16,9 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compression import InflateStream, sniff
+from shardwriter.dataset.naming import is_url
 from shardwriter.errors import CorruptFile, SourceChanged, SourceError
-from shardwriter.naming import is_url
+from shardwriter.formats.compression import InflateStream, sniff
 from shardwriter.storage.descriptor import Scratch
 from shardwriter.storage.inputs import InputChanged, OpenInput, absolute, inputs_for, open_stream
 

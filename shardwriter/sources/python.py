@@ -26,7 +26,7 @@ from shardwriter.errors import (
     SourceChanged,
     SourceError,
 )
-from shardwriter.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType
 
 KIND = "python"
 

@@ -8,17 +8,17 @@ from typing import Final
 
 import numpy as np
 
-from shardwriter.crc32c import extend_crc32c, masked_crc32c
 from shardwriter.errors import CorruptFile, SourceError
-from shardwriter.sources.positions import InputFile, OffsetTable, file_changed
-from shardwriter.tfrecord import (
+from shardwriter.formats.crc32c import extend_crc32c, masked_crc32c
+from shardwriter.formats.tfrecord import (
     FOOTER_BYTES,
     FRAME_BYTES,
     HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
     frame_header,
 )
-from shardwriter.tfrecord_reader import read_frames
+from shardwriter.formats.tfrecord_reader import read_frames
+from shardwriter.sources.positions import InputFile, OffsetTable, file_changed
 
 _WINDOW_BYTES: Final = 1 << 14  # read at a time to find headers
 _AHEAD_BYTES: Final = 1 << 16  # of records that are read in order

@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import RecordTooLarge, SourceError
+from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.formats.tfrecord import MAX_PAYLOAD_BYTES
 from shardwriter.sources.positions import InputFile, OffsetTable, file_changed
 from shardwriter.sources.tar_members import (
     Bytes,
@@ -23,7 +24,6 @@ from shardwriter.sources.tar_members import (
     cut_member,
     walk,
 )
-from shardwriter.tfrecord import MAX_PAYLOAD_BYTES
 
 _BATCH: Final = 1 << 16
 _META: Final = re.compile(r"__[^/]*__($|/)")  # WebDataset's own members

@@ -16,17 +16,18 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Final, NamedTuple
 
-from shardwriter.compression import OpenStream
+from shardwriter.codec.example import UNSET, decode_example, payload_kind
+from shardwriter.dataset.layout import to_runs
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.naming import parse_shard_file
+from shardwriter.dataset.places import LawPlaces
 from shardwriter.errors import CorruptFile, SourceError
-from shardwriter.example import UNSET, decode_example, payload_kind
-from shardwriter.feature_types import FeatureType
-from shardwriter.layout import to_runs
-from shardwriter.locate import find_shard_sets
-from shardwriter.manifest import Manifest
-from shardwriter.naming import parse_shard_file
-from shardwriter.places import LawPlaces
-from shardwriter.schema import FeatureSummary
-from shardwriter.shard_sets import ShardSet
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.schema import FeatureSummary
+from shardwriter.formats.compression import OpenStream
+from shardwriter.formats.tfrecord_reader import read_frames
+from shardwriter.shards.locate import find_shard_sets
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.sources.positions import OffsetTable, OpenFiles, file_changed
 from shardwriter.sources.record_file import RecordFile, damaged
 from shardwriter.storage.file_pool import FilePool, FileState, max_open_files
@@ -39,7 +40,6 @@ from shardwriter.storage.inputs import (
     relative,
     split,
 )
-from shardwriter.tfrecord_reader import read_frames
 
 KIND: Final = "tfrecord"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwriter.dataset.shares import Share, Uneven
 from shardwriter.errors import UnequalSteps
-from shardwriter.shares import Share, Uneven
 from shardwriter.splitplan.options import PlanOptions
 from shardwriter.splitplan.work import (
     Counts,
@@ -142,7 +142,7 @@ def hf_map(records: Counts, options: PlanOptions) -> Work:
 
 
 def _ours(records: Counts, options: PlanOptions, uneven: Uneven) -> Work:
-    """Return what shardwriter's reader gives: `shardwriter.shares` with a policy.
+    """Return what shardwriter's reader gives: `shardwriter.dataset.shares` with a policy.
 
     Raises:
         UnequalSteps: It refuses.

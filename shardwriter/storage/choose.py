@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwriter.naming import URL
+from shardwriter.dataset.naming import URL
 from shardwriter.storage import LocalStorage, Storage
 
 

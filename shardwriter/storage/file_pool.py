@@ -13,8 +13,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from shardwriter.dataset.naming import is_url
 from shardwriter.errors import OptionError, SourceChanged
-from shardwriter.naming import is_url
 from shardwriter.storage.descriptor import Descriptor
 from shardwriter.storage.inputs import InputChanged, OpenInput, Stat, absolute, inputs_for
 from shardwriter.storage.local import storage_errors

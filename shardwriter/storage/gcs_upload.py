@@ -14,8 +14,8 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from google.resumable_media import InvalidResponse
 from requests.exceptions import RequestException
 
-from shardwriter.crc32c import extend_crc32c
 from shardwriter.errors import StorageError
+from shardwriter.formats.crc32c import extend_crc32c
 
 CHUNK_BYTES: Final = 16 << 20  # of an upload: so much of a growing file is in memory
 MIME_TYPE: Final = "application/octet-stream"

@@ -19,9 +19,9 @@ import posixpath
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from shardwriter import compression
-from shardwriter.compression import OpenStream
-from shardwriter.naming import URL, is_url
+from shardwriter.dataset.naming import URL, is_url
+from shardwriter.formats import compression
+from shardwriter.formats.compression import OpenStream
 
 
 class InputChanged(OSError):

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from shardwriter.dataset.manifest import Manifest
 from shardwriter.errors import ManifestError
-from shardwriter.feature_types import FeatureType, Shape
-from shardwriter.labels import MAX_LABELS
-from shardwriter.manifest import Manifest
-from shardwriter.schema import FeatureSummary
+from shardwriter.features.feature_types import FeatureType, Shape
+from shardwriter.features.labels import MAX_LABELS
+from shardwriter.features.schema import FeatureSummary
 
 _MODULE: Final = "tensorflow_datasets.core.features."
 _IMAGE_FORMATS: Final = frozenset({"jpeg", "png", "bmp", "image"})  # "image": several of them

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from shardwriter.dataset.manifest import Manifest, parse_manifest
+from shardwriter.dataset.naming import manifest_file, partial_dir
 from shardwriter.errors import ManifestError, OptionError, OutputExists, StorageError
-from shardwriter.manifest import Manifest, parse_manifest
-from shardwriter.naming import manifest_file, partial_dir
-from shardwriter.rundir import RunDirectory
+from shardwriter.runs.rundir import RunDirectory
 from shardwriter.storage import Storage
 from shardwriter.tfds.features import (
     TfdsConflict,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch_sets import N, write
 
-from shardwriter.permutation import Permutation
+from shardwriter.dataset.permutation import Permutation
 from shardwriter.readers.torch import ShardLoader
 
 L = pytest.importorskip("lightning", reason="Lightning is not installed")

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.crc32c import crc32c
+from shardwriter.formats.crc32c import crc32c
 
 MAX_HASHES: Final = 1024
 MAX_EXACT: Final = 512  # values that are counted exactly

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.feature_errors import Kind
+from shardwriter.codec.feature_errors import Kind
 from shardwriter.inspection.features.feature_stats import FeatureSketch, FeatureStats
 from shardwriter.inspection.features.outliers import Comparison, Outlier, find_outliers
 from shardwriter.inspection.features.ranges import Range

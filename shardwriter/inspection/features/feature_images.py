@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from shardwriter.images import image_format, read_header
+from shardwriter.images.headers import image_format, read_header
 from shardwriter.inspection.features.ranges import Range
 
 _FIRST_BYTES: Final = frozenset(b"\xff\x89GRBIM")  # of the formats that `images` knows

@@ -13,11 +13,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.example_bodies import SingleBlobs
-from shardwriter.example_columns_wire import PlainColumn
-from shardwriter.example_wire import Values
-from shardwriter.feature_errors import Kind
-from shardwriter.feature_values import UNSET, Unset
+from shardwriter.codec.example_bodies import SingleBlobs
+from shardwriter.codec.example_columns_wire import PlainColumn
+from shardwriter.codec.example_wire import Values
+from shardwriter.codec.feature_errors import Kind
+from shardwriter.codec.feature_values import UNSET, Unset
 from shardwriter.inspection.features.blobs import BlobStats, blob_json
 from shardwriter.inspection.features.numbers import NumberStats
 from shardwriter.inspection.features.ranges import Range

@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.features.labels import MAX_CELLS, MAX_LABELS
 from shardwriter.inspection.labels.label_scan import LabelScan
 from shardwriter.inspection.labels.label_tests import Cell, deviating_cells
-from shardwriter.labels import MAX_CELLS, MAX_LABELS
-from shardwriter.manifest import Manifest
 
 _MAX_TESTED: Final = 20_000_000  # shards x labels that are tested
 _MAX_TOLD: Final = 100  # deviating cells that are told of

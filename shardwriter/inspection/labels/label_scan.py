@@ -16,9 +16,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.example_columns import DecodedColumn
-from shardwriter.feature_values import Unset
-from shardwriter.labels import MAX_LABELS, labels_of
+from shardwriter.codec.example_columns import DecodedColumn
+from shardwriter.codec.feature_values import Unset
+from shardwriter.features.labels import MAX_LABELS, labels_of
 
 MAX_SEQUENCE: Final = 65_536  # labels kept in their order of one file
 _MIN_SEQUENCE: Final = 64

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwriter.errors import ManifestError, StorageError
+from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.indexing import open_index
 from shardwriter.inspection.proving.scan import FileScan, ScanOptions
-from shardwriter.shard_sets import ShardSet
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import FRAME_BYTES
 
 
 def counted(sets: Sequence[ShardSet], options: ScanOptions) -> dict[str, FileScan]:

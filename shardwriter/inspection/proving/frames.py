@@ -1,8 +1,8 @@
 """Going over the frames of a file: all that are good, also behind breaks in the framing.
 
 What is provably right is passed over in bulk. The first frame that is anything else goes to
-:func:`shardwriter.tfrecord_reader.judge_frames`, which alone says what is wrong, and which goes on
-until a frame is right again.
+:func:`shardwriter.formats.tfrecord_reader.judge_frames`, which alone says what is wrong, and which
+goes on until a frame is right again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.crc32c import crc32c, mask_crc32c
-from shardwriter.cursor import Cursor
-from shardwriter.inspection.proving.resync import mask_crcs, masked_length_crcs, next_frame
-from shardwriter.storage.inputs import inputs_for, open_stream
-from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import (
+from shardwriter.formats.crc32c import crc32c, mask_crc32c
+from shardwriter.formats.cursor import Cursor
+from shardwriter.formats.tfrecord import (
     FOOTER_BYTES,
     FRAME_BYTES,
     HEADER_BYTES,
@@ -28,7 +25,10 @@ from shardwriter.tfrecord import (
     MAX_PAYLOAD_BYTES,
     frame_header,
 )
-from shardwriter.tfrecord_reader import BREAKS, Check, Defect, judge_frames
+from shardwriter.formats.tfrecord_reader import BREAKS, Check, Defect, judge_frames
+from shardwriter.inspection.proving.resync import mask_crcs, masked_length_crcs, next_frame
+from shardwriter.storage.inputs import inputs_for, open_stream
+from shardwriter.storage.local import storage_errors
 
 _COPIED_BYTES: Final = 4096  # a copy of a short payload is cheaper than a view of it
 _HOP_BYTES: Final = 1 << 14  # what costs more to read than the next read costs

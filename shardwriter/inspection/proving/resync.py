@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.crc32c import MASK_DELTA, crc32c, extend_crc32c, mask_crc32c
-from shardwriter.cursor import Cursor
-from shardwriter.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES
+from shardwriter.formats.crc32c import MASK_DELTA, crc32c, extend_crc32c, mask_crc32c
+from shardwriter.formats.cursor import Cursor
+from shardwriter.formats.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, MAX_PAYLOAD_BYTES
 
 _FREE_BYTES: Final = 64 << 20
 _PROVING_FACTOR: Final = 4

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compressed_writer import HAZARD_BYTES
-from shardwriter.compression import Compression, OpenStream
-from shardwriter.cursor import READ_BYTES, Cursor
+from shardwriter.dataset.naming import is_url
 from shardwriter.errors import OptionError
+from shardwriter.formats.compressed_writer import HAZARD_BYTES
+from shardwriter.formats.compression import Compression, OpenStream
+from shardwriter.formats.cursor import READ_BYTES, Cursor
+from shardwriter.formats.tfrecord import FRAME_BYTES, HEADER_BYTES
+from shardwriter.formats.tfrecord_reader import BREAKS, Check, Defect
 from shardwriter.inspection.proving.frames import (
     Headers,
     Walk,
@@ -24,11 +27,8 @@ from shardwriter.inspection.proving.frames import (
 )
 from shardwriter.inspection.proving.payload_feed import PayloadFeed
 from shardwriter.inspection.told.names import misnamed
-from shardwriter.naming import is_url
 from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import FRAME_BYTES, HEADER_BYTES
-from shardwriter.tfrecord_reader import BREAKS, Check, Defect
 
 if TYPE_CHECKING:
     from shardwriter.inspection.payloads import PayloadStats

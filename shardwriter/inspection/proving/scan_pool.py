@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from shardwriter.compression import SUFFIXES
 from shardwriter.engines.channel import Mailbox, above_standard
 from shardwriter.engines.cores import usable_cores
 from shardwriter.engines.failures import how_ended, unpack_failure
 from shardwriter.errors import RunError, WorkerDied
+from shardwriter.formats.compression import SUFFIXES
 from shardwriter.inspection.proving import scan_worker
 from shardwriter.inspection.proving.scan import DEFAULT_SCAN, FileScan, ScanOptions, scan_file
 from shardwriter.storage.inputs import inputs_for

@@ -16,8 +16,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.compression import Compression
+from shardwriter.dataset.naming import is_url
 from shardwriter.errors import ManifestError
+from shardwriter.formats.compression import Compression
 from shardwriter.inspection.findings import Finding
 from shardwriter.inspection.told.frame_tables import (
     first_wrong_frame,
@@ -26,8 +27,7 @@ from shardwriter.inspection.told.frame_tables import (
     table_names,
 )
 from shardwriter.inspection.told.tfds import DatasetInfo, read_dataset_info
-from shardwriter.naming import is_url
-from shardwriter.shard_sets import ShardSet
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage.inputs import inputs_for, split
 from shardwriter.storage.local import storage_errors
 

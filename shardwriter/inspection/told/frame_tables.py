@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.dataset.index import MAGIC, Index
+from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, TFRECORD_PARTS, is_url, parse_shard_file
 from shardwriter.errors import ManifestError
-from shardwriter.index import MAGIC, Index
-from shardwriter.naming import DALI_INDEX_SUFFIX, TFRECORD_PARTS, is_url, parse_shard_file
+from shardwriter.formats.tfrecord import FRAME_BYTES, HEADER_BYTES
 from shardwriter.storage.inputs import inputs_for, split
 from shardwriter.storage.local import storage_errors
-from shardwriter.tfrecord import FRAME_BYTES, HEADER_BYTES
 
 SUFFIXES: Final = (DALI_INDEX_SUFFIX, ".tfindex", ".index")
 _READ_BYTES: Final = 1 << 20

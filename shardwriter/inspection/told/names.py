@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Sequence
 
-from shardwriter.compression import SUFFIXES, Compression
+from shardwriter.dataset.naming import ShardPattern
+from shardwriter.formats.compression import SUFFIXES, Compression
 from shardwriter.inspection.findings import Finding
-from shardwriter.naming import ShardPattern
-from shardwriter.shard_sets import ShardSet
+from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage.inputs import absolute, inputs_for, split
 from shardwriter.storage.local import storage_errors
 

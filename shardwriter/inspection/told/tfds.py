@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardwriter.naming import ShardPattern
+from shardwriter.dataset.naming import ShardPattern
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfds.names import INFO_FILE

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from shardwriter.inspection.findings import Finding
 from shardwriter.inspection.told.tfds import DatasetInfo, Split, read_dataset_info
-from shardwriter.shard_sets import Folder, ShardSet, says_records
+from shardwriter.shards.shard_sets import Folder, ShardSet, says_records
 from shardwriter.storage.inputs import absolute, inputs_for, split
 from shardwriter.tfds.names import FEATURES_FILE
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from shardwriter.dataset.shares import Uneven, split_share
 from shardwriter.errors import DataError, OptionError
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.record_files import (
@@ -41,7 +42,6 @@ from shardwriter.readers.tensorflow.files import (
 )
 from shardwriter.readers.tensorflow.parsing import element_parser, schema_spec
 from shardwriter.readers.tensorflow.resampling import resampled_stream
-from shardwriter.shares import Uneven, split_share
 
 _SHUFFLE_BYTES: Final = 128 << 20  # payload bytes that wait in the buffer of a shuffle
 _MAX_SHUFFLE_RECORDS: Final = 1 << 16

@@ -18,12 +18,12 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from shardwriter.dataset.permutation import Permutation
+from shardwriter.dataset.shares import Share
 from shardwriter.errors import OptionError
-from shardwriter.permutation import Permutation
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.record_files import RecordFiles, deals_files
 from shardwriter.readers.tensorflow.blocks import as_it_stands, in_blocks, plan_blocks
-from shardwriter.shares import Share
 
 # TensorFlow's parallel interleave opens files ahead, two for each that it reads.
 FILES_AHEAD: Final = 3

@@ -31,9 +31,9 @@ import numpy as np
 import tensorflow as tf
 
 from shardwriter.errors import OptionError
-from shardwriter.feature_types import FeatureType, Shape
+from shardwriter.features.feature_types import FeatureType, Shape
+from shardwriter.features.schema import FeatureSummary
 from shardwriter.readers.dataset import PAD_KEY, Dataset
-from shardwriter.schema import FeatureSummary
 
 Parser = Callable[[Any], dict[str, Any]]
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from shardwriter.errors import FeatureError
-from shardwriter.schema import FeatureSummary
+from shardwriter.features.schema import FeatureSummary
 
 IS_PAD: Final = "is_pad"
 _NUMBERS: Final = "biuf"

@@ -11,13 +11,13 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, get_worker_info
 
+from shardwriter.dataset.shares import Token, Uneven, worker_batches
 from shardwriter.errors import OptionError, RunChanged
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.epochs import EpochOptions, EpochPlan, map_seed
 from shardwriter.readers.opening import open_dataset
 from shardwriter.readers.ranks import RankOfWorld, find_rank, tell_rank
 from shardwriter.readers.torch.batches import BatchMaker, new_at_hand
-from shardwriter.shares import Token, Uneven, worker_batches
 
 _SAMPLES_AHEAD: Final = 64
 

@@ -10,7 +10,8 @@
 
 The loader asks for batches by their numbers: a task is the plan of an epoch and a number j, and
 torch's round robin gives batch j to worker j mod K. So the workers keep no state, what was fetched
-ahead can not make a state wrong, and every rank takes the same steps (see `shardwriter.shares`).
+ahead can not make a state wrong, and every rank takes the same steps (see
+`shardwriter.dataset.shares`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from torch.utils.data import DataLoader, SequentialSampler
 
+from shardwriter.dataset.shares import Uneven
 from shardwriter.engines.failures import unpack_failure
 from shardwriter.errors import OptionError, ShardwriterError
 from shardwriter.readers.dataset import Dataset
@@ -44,7 +46,6 @@ from shardwriter.readers.torch.workers import (
     record_at_hand,
     worker_name,
 )
-from shardwriter.shares import Uneven
 
 _RECORDS_TOLD: Final = 4
 

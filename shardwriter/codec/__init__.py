@@ -1,0 +1,1 @@
+"""``tf.train.Example`` and ``SequenceExample``, from values to the wire and back."""

@@ -1,0 +1,204 @@
+"""The order "blake2b-key/1": items by a salted hash of their keys, whatever order they came in.
+
+An item's key is bytes (:func:`key_bytes`): text in UTF-8, bytes as they are, a whole number as its
+decimal text. So 7 and ``"7"`` are one key. Its hash is BLAKE2b of the key with
+
+- ``digest_size`` 8, read as u64, little-endian;
+- ``key``: the seed (the salt) as u64, little-endian: 8 bytes, those of seed 0 too;
+- ``person``: ``shardwriter.ordr``.
+
+Items stand in ascending order of (hash, key); keys compare as bytes do. Two items of one key have
+no order, and are refused. The place of an item depends on the set of keys and on the seed alone, so
+a program that has never seen all items in one place comes to the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.codec.example import UNSET, decode_example, payload_kind
+from shardwriter.errors import FeatureError, SourceError
+
+ALGORITHM: Final = "blake2b-key/1"
+
+_PERSON: Final = b"shardwriter.ordr"
+_U64: Final = 8
+_SHOWN: Final = 80  # characters of a key in a message
+_BLOCK: Final = 1 << 16
+
+
+def key_bytes(key: object) -> bytes:
+    """Return a key's bytes.
+
+    Args:
+        key: str (in UTF-8), bytes (as they are), or an integer of Python or numpy that is no bool
+            (its decimal text). A list or numpy array of one such value is that value.
+
+    Raises:
+        FeatureError: It is something else; says what.
+    """
+    value = key
+    if isinstance(key, np.ndarray) and key.size == 1:
+        value = key.item()
+    elif isinstance(key, list) and len(key) == 1:
+        value = key[0]
+    if isinstance(value, bytes):
+        return bytes(value)
+    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    try:
+        if isinstance(value, str):
+            return value.encode("utf-8")
+        if is_integer:
+            return str(int(value)).encode("ascii")  # type: ignore[call-overload]
+    except ValueError as error:  # a lone surrogate, or a number of thousands of digits
+        raise FeatureError(f"this can not be a key: {error}") from None
+    raise FeatureError(
+        f"{_described(key)} can not be a key",
+        hint="a key is one text, bytes, or one whole number",
+    )
+
+
+def _described(key: object) -> str:
+    name = type(key).__name__
+    if isinstance(key, np.ndarray):
+        return f"an array {list(key.shape)} of {key.dtype}"
+    if isinstance(key, list):
+        return f"a list of a {type(key[0]).__name__}" if len(key) == 1 else f"a list of {len(key)}"
+    return f"a {name}"
+
+
+def key_of(item: Any, feature: str) -> bytes:
+    """Return the key of an item: the bytes of one of its features.
+
+    Args:
+        item: A mapping of features; or bytes, which are a finished record.
+        feature: The name.
+
+    Raises:
+        FeatureError: The item has no such feature or no value there, or it is no key.
+        SourceError: The record is no ``tf.train.Example``.
+        WireError: It is none of any kind.
+    """
+    if isinstance(item, bytes):
+        if payload_kind(item) != "Example":
+            raise SourceError("the record is no tf.train.Example, so it has no feature for a key")
+        item = decode_example(item)
+    elif not isinstance(item, Mapping):
+        raise FeatureError(
+            f"the item is a {type(item).__name__}, not a mapping of features",
+            hint="a key is a feature of what the source gives; a map comes after it",
+        )
+    return value_key(item.get(feature), feature)
+
+
+def value_key(value: object, feature: str) -> bytes:
+    """Return the key that the value of a feature is; None and UNSET are none.
+
+    Raises:
+        FeatureError: It is no key.
+    """
+    if value is None or value is UNSET:
+        raise FeatureError("the item has no key", feature=feature)
+    try:
+        return key_bytes(value)
+    except FeatureError as error:
+        error.feature = feature
+        raise
+
+
+def key_hash(key: bytes, seed: int) -> int:
+    """Return the u64 by which a key is ordered.
+
+    Args:
+        key: Its bytes.
+        seed: The salt, 0 <= seed < 2^64.
+    """
+    digest = blake2b(
+        key, digest_size=_U64, key=seed.to_bytes(_U64, "little"), person=_PERSON
+    ).digest()
+    return int.from_bytes(digest, "little")
+
+
+def key_hashes(keys: Iterable[bytes], seed: int) -> NDArray[np.uint64]:
+    """Return uint64[n]: the hashes of n keys."""
+    salt = seed.to_bytes(_U64, "little")
+    empty = blake2b(digest_size=_U64, key=salt, person=_PERSON)
+    digests = []
+    for key in keys:
+        hasher = empty.copy()
+        hasher.update(key)
+        digests.append(hasher.digest())
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+
+
+def places_by_key(
+    hashes: NDArray[np.uint64],
+    key_at: Callable[[int], bytes],
+    refused: Callable[[bytes, int, int], Exception],
+) -> NDArray[np.int64]:
+    """Return int64[n]: the items in order.
+
+    Only where hashes are equal are keys asked for again.
+
+    Args:
+        hashes: uint64[n]: the hash of the key of each item.
+        key_at: Gives an item's key.
+        refused: Makes the error for a key and the two items that both have it.
+
+    Raises:
+        Exception: Two items have one key: what ``refused`` has made.
+    """
+    order = np.argsort(hashes, kind="stable")
+    for first, stop in _runs(hashes, order):
+        items: dict[bytes, int] = {}
+        for item in map(int, order[first:stop]):
+            key = key_at(item)
+            if key in items:
+                raise refused(key, items[key], item)
+            items[key] = item
+        order[first:stop] = [items[key] for key in sorted(items)]
+    return order
+
+
+def _runs(hashes: NDArray[np.uint64], order: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield [first, stop) of the runs of equal hashes in sorted order."""
+    first = stop = 0
+    for start in range(0, len(order) - 1, _BLOCK):
+        block = hashes[order[start : start + _BLOCK + 1]]
+        for place in (np.flatnonzero(block[1:] == block[:-1]) + start).tolist():
+            if place + 1 != stop:
+                if stop:
+                    yield first, stop
+                first = place
+            stop = place + 2
+    if stop:
+        yield first, stop
+
+
+def equal_keys(
+    key: bytes, named: tuple[str, str] | None = None, feature: str | None = None
+) -> SourceError:
+    """Return the error for two items of one key.
+
+    Args:
+        key: The key.
+        named: What a person calls them, where they have names.
+        feature: The feature that is the key; None for what the source calls its items.
+    """
+    try:
+        shown = repr(key.decode("utf-8"))
+    except UnicodeDecodeError:
+        shown = repr(key)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[: _SHOWN - 3]}..."
+    names = "" if named is None else f", {named[0]} and {named[1]}"
+    return SourceError(
+        f"two items have the key {shown}{names}: they have no order",
+        feature=feature,
+        hint="name a feature that no two items have in common: --key FEATURE",
+    )

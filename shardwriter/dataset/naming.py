@@ -1,0 +1,327 @@
+"""Names: what OUT means, and what a dataset's files are called.
+
+::
+
+    notation   STEM@N[.EXT]                     train@16, train@16.tfrecord, train.record@10
+    shard      STEM-IIIII-of-NNNNN[.EXT]        train.tfrecord-00003-of-00016
+    dataset    STEM without a trailing tfrecord part: its manifest, index and run directory carry
+               that name, so any N and any spelling of one name are generations of one dataset
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shardwriter.errors import OptionError
+from shardwriter.formats.compression import SUFFIXES, Compression
+from shardwriter.tfds.names import MAX_TFDS_SHARDS, TfdsSplit, parse_tfds_out
+
+MAX_SHARDS: Final = 999_999
+
+_NOTATION = re.compile(r"(?P<stem>[^@/]+)@(?P<n>[1-9][0-9]{0,5}|auto)(?P<ext>(?:\.[A-Za-z0-9_]+)*)")
+_SHARD = re.compile(
+    r"(?P<stem>.+)-(?P<i>[0-9]{5,})-of-(?P<n>[0-9]{5,})(?P<ext>(?:\.[A-Za-z0-9_]+)*)", re.DOTALL
+)
+DALI_INDEX_SUFFIX: Final = ".idx"
+_MAX_NAME_BYTES: Final = 255  # of a file name, on every file system in use
+URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+TFRECORD_PARTS: Final = frozenset({"tfrecord", "tfrecords", "tfrec", "tfr", "record", "records"})
+
+
+def dataset_name(stem: str) -> str:
+    """Return the dataset that a stem belongs to: ``train.tfrecord`` is of ``train``."""
+    head, dot, last = stem.rpartition(".")
+    return head if dot and head and last.lower() in TFRECORD_PARTS else stem
+
+
+@dataclass(frozen=True)
+class ShardPattern:
+    """The names of all files of one finished dataset.
+
+    Attributes:
+        stem: What shard names begin with.
+        num_shards: N.
+        ext: What shard names end in, dots included.
+    """
+
+    stem: str
+    num_shards: int
+    ext: str = ""
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        return dataset_name(self.stem)
+
+    @property
+    def template(self) -> str:
+        """A shard's file name with ``{shard}`` for its index, as the manifest keeps it."""
+        width = max(5, len(str(self.num_shards)))
+        return f"{self.stem}-{{shard}}-of-{self.num_shards:0{width}d}{self.ext}"
+
+    def shard_file(self, shard_index: int) -> str:
+        """Return the file name of shard ``shard_index``."""
+        width = max(5, len(str(self.num_shards)))
+        # No str.format: a stem may hold braces.
+        return f"{self.stem}-{shard_index:0{width}d}-of-{self.num_shards:0{width}d}{self.ext}"
+
+    @property
+    def shard_files(self) -> list[str]:
+        """All N file names, in order."""
+        return [self.shard_file(s) for s in range(self.num_shards)]
+
+    @property
+    def manifest_file(self) -> str:
+        """File name of the manifest."""
+        return manifest_file(self.name)
+
+    @property
+    def index_file(self) -> str:
+        """File name of the index."""
+        return f"{self.name}.index"
+
+
+def ledger_file(name: str) -> str:
+    """Return the file name of the list of a dataset's items that gave an error."""
+    return f"{name}.errors.jsonl"
+
+
+def lost_file(name: str) -> str:
+    """Return the file name of the list of what a repair could not bring back."""
+    return f"{name}.lost.jsonl"
+
+
+def manifest_file(name: str) -> str:
+    """Return the file name of a dataset's manifest."""
+    return f"{name}.manifest.json"
+
+
+def partial_dir(name: str) -> str:
+    """Return the name of the run directory in which a dataset grows."""
+    return f".{name}.partial"
+
+
+@dataclass(frozen=True)
+class ShardName:
+    """A file name that follows the shard pattern, taken apart."""
+
+    pattern: ShardPattern
+    shard_index: int
+
+
+def parse_shard_file(file_name: str) -> ShardName | None:
+    """Take a file name apart; None where it does not follow the pattern (F4)."""
+    match = _SHARD.fullmatch(file_name)
+    if match is None:
+        return None
+    if match["ext"].endswith(DALI_INDEX_SUFFIX):
+        return None  # lies beside a shard, is none
+    shard_index, num_shards = int(match["i"]), int(match["n"])
+    pattern = ShardPattern(match["stem"], num_shards, match["ext"])
+    if shard_index >= num_shards or pattern.shard_file(shard_index) != file_name:
+        return None  # so a pattern stands for one name of each shard
+    return ShardName(pattern, shard_index)
+
+
+def pattern_from_template(template: str, num_shards: int) -> ShardPattern | None:
+    """Turn a manifest's file pattern back; None where it is not one of ours."""
+    if "/" in template or "\\" in template or ".." in template or template.count("{shard}") != 1:
+        return None
+    width = max(5, len(str(num_shards)))
+    parsed = parse_shard_file(template.replace("{shard}", "0" * width))
+    if parsed is None or parsed.pattern.template != template:
+        return None
+    return parsed.pattern if parsed.pattern.num_shards == num_shards else None
+
+
+def generations(
+    file_names: Iterable[str], name: str, known: Iterable[ShardPattern | None] = ()
+) -> dict[ShardPattern, list[int]]:
+    """Group the shard files of a dataset by the pattern they follow.
+
+    Tools of all kinds call their files ``train-00000-of-00002.csv``: a file counts as a shard of
+    records only when its name says so (a tfrecord part, or no ending at all), or when it follows
+    the pattern of a dataset that is known to be ours.
+
+    Args:
+        file_names: The names in a folder.
+        name: The dataset.
+        known: Patterns that are ours; their endings count, whatever they are.
+
+    Returns:
+        Shard indices, ascending, of each pattern: more than one key means that shards of several
+        runs lie side by side.
+    """
+    endings = {(pattern.stem, pattern.ext) for pattern in known if pattern is not None}
+    found: dict[ShardPattern, list[int]] = {}
+    for file_name in file_names:
+        shard = parse_shard_file(file_name)
+        if shard is None or shard.pattern.name != name:
+            continue
+        pattern = shard.pattern
+        if _says_records(pattern) or (pattern.stem, pattern.ext) in endings:
+            found.setdefault(pattern, []).append(shard.shard_index)
+    return {pattern: sorted(found[pattern]) for pattern in sorted(found, key=_pattern_order)}
+
+
+def _says_records(pattern: ShardPattern) -> bool:
+    ext = pattern.ext.removesuffix(SUFFIXES["gzip"])
+    parts = f"{pattern.stem}{ext}".lower().split(".")
+    return not ext or not TFRECORD_PARTS.isdisjoint(parts)
+
+
+def _pattern_order(pattern: ShardPattern) -> tuple[str, int, str]:
+    return pattern.stem, pattern.num_shards, pattern.ext
+
+
+@dataclass(frozen=True)
+class Output:
+    """OUT, understood: where shards go and what they are called.
+
+    Attributes:
+        directory: The folder.
+        stem: What shard names begin with.
+        ext: What they end in, without a compression suffix.
+        num_shards: N, or None for ``@auto``.
+        compression: What the option or the notation (``.gz``) says; ``none`` where neither does.
+        tfds: The split of a TFDS dataset that it is; None where it is to be none.
+    """
+
+    directory: str
+    stem: str
+    ext: str
+    num_shards: int | None
+    compression: Compression = "none"
+    tfds: TfdsSplit | None = None
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        return dataset_name(self.stem)
+
+    @property
+    def notation(self) -> str:
+        """OUT, spelled whole but for the compression: understood, it is this output again."""
+        n = "auto" if self.num_shards is None else self.num_shards
+        return os.path.join(self.directory, f"{self.stem}@{n}{self.ext}")
+
+    def pattern(self, num_shards: int) -> ShardPattern:
+        """Return the names of the files, now that N is fixed."""
+        return ShardPattern(self.stem, num_shards, self.ext + SUFFIXES[self.compression])
+
+
+def is_url(path: str) -> bool:
+    """Tell whether a path is a URL (``gs://bucket/x``), and not one of this machine."""
+    return URL.match(path) is not None
+
+
+def parse_output(
+    out: str | os.PathLike[str],
+    num_shards: int | None = None,
+    compression: Compression | None = None,
+    *,
+    urls: bool = False,
+    tfds: str | None = None,
+) -> Output:
+    """Understand OUT.
+
+    Args:
+        out: ``dir/train@16``, ``dir/train@auto``, ``dir/train`` (the same as ``@auto``).
+        num_shards: ``--shards``; says N where OUT does not.
+        compression: ``--compression``; where it is None, a ``.gz`` in OUT says gzip.
+        urls: Whether OUT may be a URL.
+        tfds: ``--tfds``: NAME:VERSION of the TFDS dataset that OUT is a split of; see
+            :mod:`shardwriter.tfds`.
+
+    Raises:
+        OptionError: OUT names no dataset, N is out of range, or OUT and an option contradict each
+            other.
+    """
+    if tfds is not None:
+        return _parse_tfds_output(os.fspath(out), tfds, num_shards, compression)
+    text = os.fspath(out)
+    directory, base = os.path.split(text)
+    if not base or os.path.isdir(text):
+        raise OptionError(
+            f"{text!r} is a folder, not a dataset",
+            hint=f"add a name and a number of shards: {os.path.join(text, 'train@16')}",
+        )
+    if is_url(text) and not urls:
+        raise OptionError(
+            f"{text!r} is a URL, and output goes to a local file system",
+            hint="write to a local folder, and copy it: the manifest last",
+        )
+    noted: int | None = None
+    ext = ""
+    if "@" in base:
+        match = _NOTATION.fullmatch(base)
+        if match is None:
+            raise OptionError(
+                f"{base!r} is not NAME@N",
+                hint=f"N is a number from 1 to {MAX_SHARDS:,} or 'auto', as in train@16",
+            )
+        stem, ext = match["stem"], match["ext"]
+        noted = None if match["n"] == "auto" else int(match["n"])
+    else:
+        stem = base
+    if num_shards is not None:
+        if not 1 <= num_shards <= MAX_SHARDS:
+            raise OptionError(f"{num_shards} shards: N is a number from 1 to {MAX_SHARDS:,}")
+        if noted not in (None, num_shards):
+            raise OptionError(f"{base!r} says {noted} shards and --shards says {num_shards}")
+        noted = num_shards
+    is_gz = ext.endswith(".gz") or ("@" not in base and stem.endswith(".gz"))
+    if is_gz:
+        ext = ext.removesuffix(".gz")
+        stem = stem if "@" in base else stem.removesuffix(".gz")
+        if compression not in (None, "gzip"):
+            raise OptionError(
+                f"{base!r} asks for gzip shards and --compression for {compression}",
+                hint="leave .gz off the name, or say --compression gzip",
+            )
+        compression = "gzip"
+    if compression not in (None, *SUFFIXES):
+        raise OptionError(f"compression is {compression!r}", hint="none, gzip or zlib")
+    if not ext and not TFRECORD_PARTS.intersection(p.lower() for p in stem.split(".")):
+        stem += ".tfrecord"
+    output = Output(directory or ".", stem, ext, noted, compression or "none")
+    # What is written must be found again, from its file names and from its manifest: a stem such
+    # as "a..b" would be refused there, and one that is all extension would leave no name.
+    probe = output.pattern(1)
+    known = pattern_from_template(probe.template, 1)
+    if known != probe or output.name.startswith(".") or "\0" in base:
+        raise OptionError(f"{base!r} can not be a dataset's name", hint="use a name such as train")
+    longest = output.pattern(noted or MAX_SHARDS).shard_file(0) + DALI_INDEX_SUFFIX
+    if len(os.fsencode(longest)) > _MAX_NAME_BYTES:
+        raise OptionError(
+            f"the name is too long: its shards' names would be over {_MAX_NAME_BYTES} bytes",
+            hint="use a shorter name",
+        )
+    return output
+
+
+def _parse_tfds_output(
+    out: str, tfds: str, num_shards: int | None, compression: Compression | None
+) -> Output:
+    notation, split = parse_tfds_out(out, tfds)
+    output = parse_output(notation, num_shards, compression)
+    if output.compression != "none":
+        raise OptionError(
+            f"TFDS reads plain shards only, not {output.compression} ones",
+            hint="leave --compression and .gz off, or --tfds",
+        )
+    if output.ext:
+        raise OptionError(
+            f"{out!r} has an ending, and TFDS looks for {split.stem}-00000-of-...",
+            hint=f"leave {output.ext} off",
+        )
+    if (output.num_shards or 1) > MAX_TFDS_SHARDS:
+        raise OptionError(
+            f"{output.num_shards:,} shards: TFDS finds no more than {MAX_TFDS_SHARDS:,}",
+            hint="write fewer, larger shards",
+        )
+    return replace(output, tfds=split)

@@ -1,0 +1,1 @@
+"""Byte formats, exact: framing, compression, checksums, small files of others."""

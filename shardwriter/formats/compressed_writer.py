@@ -1,0 +1,284 @@
+"""Writing gzip and zlib shards that are cut at records, and that TensorFlow reads to the end (F6).
+
+A gzip shard is a run of members (RFC 1952), little-endian::
+
+    offset  size  field
+    0       10    1f 8b 08 04 00000000 00 ff     deflate, FEXTRA, no time, no system
+    10      2     u16 length of the extra field: 16 + pad
+    12      4     "SW" | u16 12 + pad            our subfield
+    16      8     u64 bytes of this member in the file, from its first to its last
+    24      4     u32 records in it
+    28      pad   zeros
+    28+pad  ...   deflate data, made in one call (:mod:`shardwriter.formats.packing`)
+    ...     8     u32 crc32 | u32 uncompressed bytes mod 2^32
+
+so that a reader can hop from member to member without inflating. A member ends with the record that
+brings its uncompressed bytes to ``member_bytes`` or more.
+
+TensorFlow's reader takes a file for ended, and says nothing, (a) after an empty member and (b)
+where a member ends just past a multiple of its buffer of 262,144 bytes, so that all of its data
+came with one buffer and its trailer is in the next. So no shard that has records has an empty
+member, and a member whose end E has 1 <= E mod 4096 <= 63 is padded to E mod 4096 = 64, unless it
+is the last. Which one is the last is known only later: just such a member is held back until the
+next one or the end.
+
+A zlib shard (RFC 1950) is one stream, as TensorFlow reads no more than the first of several::
+
+    78 9c | blocks, cut like members, each ending in a full flush | 03 00 | u32 adler32, big-endian
+
+A shard without records is one empty member, or a stream without blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from isal import isal_zlib
+
+from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.formats.packing import Packing, deflate_block, deflate_member
+from shardwriter.formats.tfrecord import (
+    NOTHING_WRITTEN,
+    BinarySink,
+    TFRecordWriter,
+    Written,
+    open_sink,
+    write_all,
+)
+
+EMPTY_DEFLATE: Final = b"\x03\x00"
+"""Deflate data of nothing: a last block without a byte in it."""
+ZLIB_HEAD: Final = b"\x78\x9c"
+ZLIB_TAIL_BYTES: Final = 6  # the empty last block, and adler32
+HAZARD_BYTES: Final = 64
+"""A member's end this far behind a buffer's start, or further, does TensorFlow no harm."""
+
+_GZIP_HEAD = struct.Struct("<10sH2sHQI")
+_GZIP_MAGIC: Final = bytes.fromhex("1f8b08040000000000ff")
+_GZIP_TRAILER = struct.Struct("<II")
+_SUBFIELD_HEAD_BYTES: Final = 4
+_SUBFIELD_BYTES: Final = 12
+_PAGE_BYTES: Final = 4096
+
+
+class _Member(NamedTuple):
+    """A gzip member that is compressed, but for its header."""
+
+    deflated: bytes
+    trailer: bytes
+    num_records: int
+    stream_bytes: int  # of all frames up to its end
+    crc32c: int  # of those
+
+
+class _Frames:
+    """Takes the frames of a member from the writer that gathers them; closes the real file."""
+
+    def __init__(self, sink: BinarySink) -> None:
+        self._sink = sink
+        self.data = b""
+
+    def write(self, data: bytes, /) -> None:
+        """Keep the frames until the writer tells how many they are."""
+        self.data = data
+
+    def close(self) -> None:
+        """Close the file."""
+        self._sink.close()
+
+
+class CompressedWriter:
+    """Writes records to one gzip or zlib shard, with the face of :class:`TFRecordWriter`.
+
+    Frames are gathered by a :class:`TFRecordWriter` of its own, so a record has the same bytes and
+    costs the same as in a plain shard until a member is full.
+
+    Args:
+        file: A path (the file is created or emptied) or an open binary sink.
+        packing: Type, library and size of members.
+        on_flush: Told ``[end, records]`` of each member that was written: the offset behind it in
+            the file, and the records up to there.
+        written: What a gzip file holds already; members go behind it. A zlib stream can not be
+            gone on with: what is in front of it decides its checksum.
+
+    Attributes:
+        write: Appends one record, given as bytes.
+    """
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str] | BinarySink,
+        packing: Packing,
+        *,
+        on_flush: Callable[[list[int]], None] | None = None,
+        written: Written = NOTHING_WRITTEN,
+    ) -> None:
+        assert not written.num_pieces or packing.compression == "gzip"
+        self._sink = open_sink(file)
+        self._deflate = packing.deflate
+        self._is_gzip = packing.compression == "gzip"
+        self._on_flush = on_flush
+        self._frames = _Frames(self._sink)
+        self._inner = TFRecordWriter(
+            self._frames,
+            buffer_bytes=packing.member_bytes,
+            on_flush=self._pack,
+            written=written,
+        )
+        # The method itself: a call in between would cost as much as framing a short record.
+        self.write: Callable[[bytes], None] = self._inner.write
+        self._packed_records = written.num_records
+        self._held: _Member | None = None
+        self._adler32 = 1
+        self._written = written._replace(file_crc32c=written.file_crc32c or 0)
+        self._finished = False
+        self._failure: BaseException | None = None  # nobody knows how much the sink took then
+        self._failed_at: TracebackType | None = None
+
+    @property
+    def num_records(self) -> int:
+        """Records so far, those included that are in no member yet."""
+        return self._inner.num_records
+
+    @property
+    def stream_bytes(self) -> int:
+        """Uncompressed bytes of all frames so far."""
+        return self._inner.stream_bytes
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all payloads so far."""
+        return self._inner.payload_bytes
+
+    @property
+    def written(self) -> Written:
+        """What stands in the file: whole members."""
+        return self._written
+
+    def flush(self) -> None:
+        """Do nothing: a member's end is where the records say, and whole members are written."""
+
+    def finish(self) -> None:
+        """Write all that is left; no record comes afterwards."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(self._failed_at)
+        if self._finished:
+            return
+        try:
+            self._inner.flush()
+            self._write_rest()
+        except BaseException as error:
+            self._failure, self._failed_at = error, error.__traceback__
+            raise
+        self._finished = True
+
+    def _write_rest(self) -> None:
+        if self._is_gzip:
+            if self._held is not None:
+                self._write_member(self._held, is_last=True)
+            elif not self._packed_records:
+                self._write_member(_Member(EMPTY_DEFLATE, bytes(8), 0, 0, 0), is_last=True)
+        else:
+            head = b"" if self._packed_records else ZLIB_HEAD
+            tail = EMPTY_DEFLATE + struct.pack(">I", self._adler32)
+            before = self._written
+            self._put(
+                head + tail, before.num_records, before.stream_bytes, before.crc32c, num_pieces=0
+            )
+
+    def close(self) -> None:
+        """Finish and close the file. Closing twice does nothing."""
+        try:
+            self.finish()
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Close the file without writing what is in no member yet."""
+        self._finished = True
+        self._failure = None
+        self._held = None
+        self._inner.discard()
+
+    def __enter__(self) -> CompressedWriter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _pack(self, payload_sizes: list[int]) -> None:
+        """Compress the frames that the inner writer has just handed on."""
+        data, self._frames.data = self._frames.data, b""
+        self._packed_records += len(payload_sizes)
+        if self._is_gzip:
+            trailer = _GZIP_TRAILER.pack(isal_zlib.crc32(data), len(data) & 0xFFFFFFFF)
+            member = _Member(
+                deflate_member(data, self._deflate),
+                trailer,
+                len(payload_sizes),
+                self._inner.written.stream_bytes,
+                self._inner.crc32c,
+            )
+            self._take_member(member)
+            return
+        head = b"" if self._written.file_bytes else ZLIB_HEAD
+        self._adler32 = isal_zlib.adler32(data, self._adler32)
+        block = head + deflate_block(data, self._deflate)
+        stream_bytes = self._inner.written.stream_bytes
+        self._put(block, self._packed_records, stream_bytes, self._inner.crc32c)
+        self._tell()
+
+    def _take_member(self, member: _Member) -> None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._write_member(held, is_last=False)
+        size = _GZIP_HEAD.size + len(member.deflated) + len(member.trailer)
+        if _padding(self._written.file_bytes + size):
+            self._held = member
+        else:
+            self._write_member(member, is_last=False)
+
+    def _write_member(self, member: _Member, *, is_last: bool) -> None:
+        size = _GZIP_HEAD.size + len(member.deflated) + len(member.trailer)
+        pad = 0 if is_last else _padding(self._written.file_bytes + size)
+        head = _GZIP_HEAD.pack(
+            _GZIP_MAGIC,
+            _SUBFIELD_HEAD_BYTES + _SUBFIELD_BYTES + pad,
+            b"SW",
+            _SUBFIELD_BYTES + pad,
+            size + pad,
+            member.num_records,
+        )
+        records = self._written.num_records + member.num_records
+        data = b"".join((head, bytes(pad), member.deflated, member.trailer))
+        self._put(data, records, member.stream_bytes, member.crc32c)
+        self._tell()
+
+    def _put(
+        self, data: bytes, num_records: int, stream_bytes: int, crc32c: int, num_pieces: int = 1
+    ) -> None:
+        """Write whole members; the file then has so many records, with frames of that CRC."""
+        write_all(self._sink, data)
+        before = self._written
+        self._written = Written(
+            num_records,
+            stream_bytes,
+            crc32c,
+            before.file_bytes + len(data),
+            extend_crc32c(before.file_crc32c or 0, data),
+            before.num_pieces + num_pieces,
+        )
+
+    def _tell(self) -> None:
+        if self._on_flush is not None:
+            self._on_flush([self._written.file_bytes, self._written.num_records])
+
+
+def _padding(end: int) -> int:
+    """Return how many bytes move a member's end out of TensorFlow's way; 0 where it does well."""
+    behind = end % _PAGE_BYTES
+    return HAZARD_BYTES - behind if 1 <= behind < HAZARD_BYTES else 0

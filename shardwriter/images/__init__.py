@@ -1,0 +1,1 @@
+"""Image files: headers, making them anew, and what follows for the rest of an item."""

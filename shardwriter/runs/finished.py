@@ -1,0 +1,185 @@
+"""A finished dataset: whether it is of the same job, and how items that failed are tried again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from shardwriter.dataset.index import Index
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, ledger_file
+from shardwriter.engines.budget import ErrorBudget
+from shardwriter.errors import ManifestError, OutputExists
+from shardwriter.features.labels import LabelCounts
+from shardwriter.features.learnt import Learnt
+from shardwriter.formats import canonical
+from shardwriter.job import Job
+from shardwriter.options import RunOptions
+from shardwriter.runs.kept import Kept
+from shardwriter.runs.publication import begin
+from shardwriter.runs.record_checks import check_now, check_stable, some_records
+from shardwriter.runs.recovery import kept_of, without_errors
+from shardwriter.runs.run_facts import run_facts
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.snapshot import Base
+from shardwriter.sources import RecordSource
+
+
+def take_finished(
+    job: Job,
+    run: RunDirectory,
+    manifest: Manifest,
+    run_options: RunOptions,
+    notify: Callable[[str], None],
+) -> Kept | Manifest:
+    """Find out what is still to be done of a finished dataset.
+
+    Returns:
+        The manifest where that is nothing; else where to begin.
+
+    Raises:
+        OutputExists: It is of another job.
+        RunChanged: It has other records than the job gives now.
+        TooManyErrors: More of its items gave an error than may.
+    """
+    check_stable(job)
+    _check_job(job, run, manifest)
+    _check_files(run, manifest)
+    retry = run_options.retry_errors
+    errors = _read_ledger(run)
+    num_records = {shard: sealed.num_records for shard, sealed in enumerate(manifest.shards)}
+    checks = some_records(job, run, num_records, manifest.gaps, is_finished=True)
+    if job.selection.random_access:
+        check_now(job, checks)
+    if not retry or not errors:
+        ErrorBudget(run_options, Kept(job.num_shards, errors=errors)).check()
+        if retry and manifest.gaps and not os.path.exists(_ledger_path(run)):
+            notify(f"there is no {ledger_file(run.name)}, so no item is known to have failed")
+        if run_options.dali_index and not _has_dali(run, manifest):
+            notify("`shardwriter index --idx` makes the .idx files of a dataset that is finished")
+        return manifest
+    begin(run, run_facts(job))
+    shards = {index % job.num_shards for index in errors}
+    notify(
+        f"{len(errors):,} items are tried again; {len(shards):,} of {job.num_shards:,} shards are "
+        "written again"
+    )
+    kept = _try_again(job, run, manifest, errors)
+    return kept if job.selection.random_access else replace(kept, checks=checks)
+
+
+def what_differs(job: Job, manifest: Manifest) -> str | None:
+    """Name what a job has otherwise than the job of a manifest had; None where it is the same."""
+    if manifest.job == job.digest():
+        return None
+    now = {
+        "the number of shards, or the names of the files,": job.pattern.template,
+        "the compression": job.packing.to_json(),
+        "--order, --key, --shuffle or --seed": job.order_json(),
+        "the source": job.source_json(),
+    }
+    before = [manifest.pattern.template, manifest.compression, manifest.order, manifest.source]
+    differs = [what for (what, new), old in zip(now.items(), before, strict=True) if new != old]
+    return differs[0] if differs else "an option that decides bytes, or code,"
+
+
+def _check_job(job: Job, run: RunDirectory, manifest: Manifest) -> None:
+    what = what_differs(job, manifest)
+    if what is None:
+        return
+    raise OutputExists(
+        f"a dataset {run.name!r} is there already, and it is of another job: {what} is not what it "
+        "was",
+        path=os.path.join(run.directory, manifest.pattern.manifest_file),
+        hint="--overwrite replaces it once the new one is whole"
+        + ("; a source that was mended is another source" if what == "the source" else ""),
+    )
+
+
+def _has_dali(run: RunDirectory, manifest: Manifest) -> bool:
+    path = os.path.join(run.directory, manifest.pattern.shard_file(0))
+    return os.path.exists(path + DALI_INDEX_SUFFIX)
+
+
+def _ledger_path(run: RunDirectory) -> str:
+    return os.path.join(run.directory, ledger_file(run.name))
+
+
+def _read_ledger(run: RunDirectory) -> dict[int, dict[str, Any]]:
+    """Return the entries of a finished dataset's ledger, by item; none where it has no ledger.
+
+    Raises:
+        ManifestError: It is no ledger.
+    """
+    path = _ledger_path(run)
+    try:
+        with open(path, encoding="ascii") as file:
+            return {entry["index"]: entry for entry in map(canonical.loads, file)}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"not a list of errors that can be used: {error}", path=path) from None
+
+
+def _try_again(
+    job: Job, run: RunDirectory, manifest: Manifest, errors: Mapping[int, Mapping[str, Any]]
+) -> Kept:
+    """Have the items of a finished dataset made again that gave an error.
+
+    Shards without any of them stay where they are.
+    """
+    num_shards = job.num_shards
+    base = Base(
+        0,
+        sealed=dict(enumerate(manifest.shards)),
+        in_place=True,
+        dali_index=_has_dali(run, manifest),
+        gaps=list(manifest.gaps),
+        errors=errors,
+        learnt=_learnt_of(job, manifest).to_state(),
+        num_items=manifest.num_items,
+    )
+    base = replace(without_errors(base, num_shards), attempt=1)
+    index = Index(os.path.join(run.directory, manifest.pattern.index_file))
+    for shard in base.sealed:
+        path = run.index_path(shard)
+        file = run.storage.create(path)
+        file.write(index.rows(shard))
+        run.storage.sync(path)
+        file.close()
+    run.write_base(base)
+    return kept_of(base, num_shards)
+
+
+def _check_files(run: RunDirectory, manifest: Manifest) -> None:
+    """Hold what is there against the manifest: sizes, and the index."""
+    files = {manifest.pattern.index_file: manifest.index.file_bytes}
+    for shard, sealed in enumerate(manifest.shards):
+        files[manifest.pattern.shard_file(shard)] = sealed.file_bytes
+    for file_name, file_bytes in files.items():
+        path = os.path.join(run.directory, file_name)
+        found = run.storage.size(path)
+        if found != file_bytes:
+            raise ManifestError(
+                f"it has {'no' if found is None else f'{found:,}'} bytes, and the manifest says "
+                f"{file_bytes:,}",
+                path=path,
+                hint="--overwrite writes the dataset again",
+            )
+
+
+def _learnt_of(job: Job, manifest: Manifest) -> Learnt:
+    """Return what a manifest tells of the records."""
+    labels = job.record_encoder().labels
+    if isinstance(job.source, RecordSource) and job.options.map is None:
+        return Learnt({}, labels)  # nothing looked into them
+    features = manifest.features
+    if manifest.labels is not None:
+        name = manifest.labels["feature"]
+        kind = features[name].type.kind if name in features else None
+        labels = LabelCounts.from_json(manifest.labels, job.num_shards, kind)
+    elif labels.feature in features and features[labels.feature].present:
+        labels.too_many = True  # or they could not be told apart
+    return Learnt(features, labels)

@@ -1,0 +1,302 @@
+"""Recovery: what of a run that was stopped can be gone on with.
+
+Of each worker the newest snapshot counts whose journal is there. It says what was learnt, and what
+each shard should hold. A shard is held against that: bytes behind the last checkpoint are read and
+their CRC compared. Where the file is not what a snapshot says (its end was never written, or zeros
+stand there) an older one is asked, and at last the shard is begun again. What was counted stays
+counted either way: :class:`shardwriter.runs.kept.Counted` tells which items that are.
+
+What is kept is brought to the disk and noted as the base of the next attempt, before that one adds
+anything. So attempts do not build on what a power cut can still take away.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from shardwriter.dataset.index import columns
+from shardwriter.dataset.manifest import SealedShard
+from shardwriter.dataset.naming import ShardPattern
+from shardwriter.errors import StorageError
+from shardwriter.features.learnt import Learnt
+from shardwriter.features.schema import FeatureSummary
+from shardwriter.formats.compression import Compression
+from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
+from shardwriter.runs.journal import read_facts
+from shardwriter.runs.kept import Counted, Kept
+from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.snapshot import Base, Snapshot
+from shardwriter.storage.local import storage_errors
+
+_READ_BYTES: Final = 1 << 22
+_ALL: Final = 2**62  # in front of it are all items
+
+
+def recover(
+    run: RunDirectory,
+    pattern: ShardPattern,
+    compression: Compression,
+    *,
+    label: str,
+    retry_errors: bool = False,
+    can_continue: bool = True,
+) -> Kept:
+    """Find out what can be kept, cut off the rest, and note it as the base of a new attempt.
+
+    Args:
+        run: The claimed run directory.
+        pattern: The files' final names, and with them N.
+        compression: Of the shards.
+        label: The feature whose values are counted.
+        retry_errors: Whether items that gave an error are to be tried again.
+        can_continue: Whether the new attempt can go on inside of a shard. What it begins again
+            must not count as being on the disk.
+
+    Raises:
+        SchemaConflict: Two workers have seen a feature with types that do not go together.
+        StorageError: The directory can not be read, or what is kept can not be synced.
+    """
+    base = _read(run, pattern, compression, label)
+    if retry_errors:
+        base = without_errors(base, pattern.num_shards)
+    if not can_continue:
+        base = replace(base, growing={})
+    base = replace(base, attempt=base.attempt + 1)
+    run.write_base(base)
+    return kept_of(base, pattern.num_shards)
+
+
+def kept_of(base: Base, num_shards: int) -> Kept:
+    """Return where an attempt starts from that begins with a base."""
+    return Kept(
+        num_shards,
+        base.attempt,
+        base.growing,
+        base.sealed,
+        np.array(base.gaps, np.int64),
+        base.errors,
+        Counted(num_shards, base.counted_to, base.uncounted),
+        base.learnt,
+        base.num_items,
+        base.dali_index,
+    )
+
+
+def without_errors(base: Base, num_shards: int) -> Base:
+    """Have the items tried again that gave an error: their shards are begun again.
+
+    Their other records are not counted again.
+    """
+    again = frozenset(base.errors)
+    shards = {item % num_shards for item in again}
+    counted_to = dict(base.counted_to)
+    for shard in shards & set(base.sealed):
+        counted_to[shard] = _ALL
+    return replace(
+        base,
+        growing={s: w for s, w in base.growing.items() if s not in shards},
+        sealed={s: w for s, w in base.sealed.items() if s not in shards},
+        counted_to=counted_to,
+        uncounted=base.uncounted | again,
+        gaps=[gap for gap in base.gaps if gap not in again],
+        errors={},
+    )
+
+
+class _Told(NamedTuple):
+    """What a snapshot says of a shard, and whether that was brought to the disk."""
+
+    entry: Written | SealedShard
+    is_synced: bool
+
+
+def _tell(
+    told: dict[int, list[_Told]],
+    shards: Mapping[int, Written] | Mapping[int, SealedShard],
+    *,
+    is_synced: bool,
+) -> None:
+    for shard, entry in shards.items():
+        told.setdefault(shard, []).append(_Told(entry, is_synced))
+
+
+def _read(run: RunDirectory, pattern: ShardPattern, compression: Compression, label: str) -> Base:
+    base = run.read_base()
+    num_shards = pattern.num_shards
+    gaps, errors = set(base.gaps), dict(base.errors)
+    growing: dict[int, Written] = {}
+    sealed: dict[int, SealedShard] = {}
+    counted_to = dict(base.counted_to)
+    uncounted = set(base.uncounted)
+    learnt = Learnt.of(label, num_shards)
+    if base.learnt is not None:
+        learnt.merge(Learnt.from_state(base.learnt, num_shards))
+    num_items = base.num_items
+    told: dict[int, list[_Told]] = {}  # by shard, the newest first
+    for worker in run.workers(base.attempt):
+        facts = read_facts(run.read(f"journal-{base.attempt}-{worker}"))
+        for fact in facts.facts:
+            _take_fact(fact, gaps, errors, learnt)
+        found = [
+            snapshot
+            for snapshot in run.read_snapshots(base.attempt, worker)
+            if snapshot.journal_bytes <= facts.num_bytes
+        ]
+        if not found:
+            continue
+        newest = found[0]
+        learnt.merge(Learnt.from_state(newest.learnt, num_shards))
+        num_items = newest.num_items if num_items is None else num_items
+        for shard in newest.growing:
+            counted_to[shard] = max(counted_to.get(shard, 0), newest.counted_to)
+        for shard in newest.sealed:
+            counted_to[shard] = _ALL
+        uncounted -= {i for i in uncounted if _was_counted(i, newest, num_shards)}
+        for snapshot in found:
+            _tell(told, snapshot.growing, is_synced=snapshot.is_synced)
+            _tell(told, snapshot.sealed, is_synced=True)
+    _tell(told, base.growing, is_synced=True)
+    _tell(told, base.sealed, is_synced=True)
+    counted_to |= dict.fromkeys(base.sealed, _ALL)
+    for shard, entries in told.items():
+        stands = _standing(
+            run,
+            shard,
+            entries,
+            pattern,
+            compression,
+            in_place=base.in_place and shard in base.sealed,
+        )
+        if isinstance(stands, SealedShard):
+            sealed[shard] = stands
+            counted_to.pop(shard, None)
+        elif stands.num_pieces:
+            growing[shard] = stands
+    return Base(
+        base.attempt,
+        growing,
+        sealed,
+        base.in_place,
+        base.dali_index,
+        counted_to,
+        frozenset(uncounted),
+        sorted(gaps),
+        errors,
+        learnt.to_state(),
+        num_items,
+    )
+
+
+def _take_fact(
+    fact: Mapping[str, Any],
+    gaps: set[int],
+    errors: dict[int, Mapping[str, Any]],
+    learnt: Learnt,
+) -> None:
+    if "skip" in fact:
+        gaps.add(fact["skip"])
+        if fact["reason"] == "error":
+            errors[fact["skip"]] = fact["error"]
+    elif "types" in fact:
+        features = {name: FeatureSummary.from_json(e) for name, e in fact["types"].items()}
+        learnt.merge_types(features)
+
+
+def _was_counted(item_index: int, snapshot: Snapshot, num_shards: int) -> bool:
+    shard = item_index % num_shards
+    grows = shard in snapshot.growing and item_index < snapshot.counted_to
+    return grows or shard in snapshot.sealed
+
+
+def _standing(
+    run: RunDirectory,
+    shard: int,
+    told: Iterable[_Told],
+    pattern: ShardPattern,
+    compression: Compression,
+    *,
+    in_place: bool,
+) -> Written | SealedShard:
+    """Return the first entry that the shard's files bear out."""
+    growing: list[tuple[Written, bool]] = []
+    for entry, is_synced in told:
+        if isinstance(entry, Written):
+            growing.append((entry, is_synced))
+        elif _is_whole(run, shard, entry, pattern, in_place=in_place):
+            return entry
+    for place, (entry, is_synced) in enumerate(growing):
+        older = (w for w, synced in growing[place + 1 :] if synced)
+        before = next((w for w in older if w.file_bytes <= entry.file_bytes), NOTHING_WRITTEN)
+        if _bears_out(run, shard, entry, entry if is_synced else before, compression):
+            return entry
+    return NOTHING_WRITTEN
+
+
+def _is_whole(
+    run: RunDirectory, shard: int, sealed: SealedShard, pattern: ShardPattern, *, in_place: bool
+) -> bool:
+    """Tell whether a finished shard is there; all of it was brought to the disk before."""
+    found = run.storage.size(run.shard_path(shard))
+    if found is None and in_place:
+        found = run.storage.size(os.path.join(run.directory, pattern.shard_file(shard)))
+    return found == sealed.file_bytes and run.storage.size(run.index_path(shard)) is not None
+
+
+def _bears_out(
+    run: RunDirectory, shard: int, entry: Written, before: Written, compression: Compression
+) -> bool:
+    """Tell whether a growing shard and its index hold what an entry says, and cut off the rest.
+
+    Args:
+        run: Where they are.
+        shard: Its number.
+        entry: What they should hold.
+        before: What of it is known to be on the disk.
+        compression: Of the shard.
+    """
+    path, index_path = run.shard_path(shard), run.index_path(shard)
+    row_bytes = 8 * columns(compression)
+    index_bytes = row_bytes * entry.num_pieces
+    if not entry.num_pieces:
+        return True
+    if (run.storage.size(path) or 0) < entry.file_bytes:
+        return False
+    if (run.storage.size(index_path) or 0) < index_bytes:
+        return False
+    expected_row = [entry.file_bytes]
+    if compression != "none":
+        expected_row.append(entry.num_records)
+    with storage_errors(index_path), open(index_path, "rb") as file:
+        ends = np.fromfile(file, "<u8", index_bytes // 8).reshape(-1, columns(compression))
+    if ends[-1].tolist() != expected_row or not (np.diff(ends.astype(np.int64), axis=0) > 0).all():
+        return False
+    if entry != before:
+        known = before.crc32c if compression == "none" else before.file_crc32c or 0
+        wanted = entry.crc32c if compression == "none" else entry.file_crc32c
+        try:
+            if _extended_crc(path, known, before.file_bytes, entry.file_bytes) != wanted:
+                return False
+        except StorageError:
+            return False  # bytes that can not be read can be written again
+    for each, num_bytes in ((path, entry.file_bytes), (index_path, index_bytes)):
+        run.storage.append(each, num_bytes).close()
+        run.storage.sync(each)
+    return True
+
+
+def _extended_crc(path: str, crc: int, begin: int, end: int) -> int:
+    with storage_errors(path), open(path, "rb", buffering=0) as file:
+        file.seek(begin)
+        while begin < end:
+            data = file.read(min(_READ_BYTES, end - begin))
+            if not data:
+                return -1
+            crc = extend_crc32c(crc, data)
+            begin += len(data)
+    return crc

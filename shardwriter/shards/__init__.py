@@ -1,0 +1,1 @@
+"""Shard files: one that grows, sets of them, and any record of theirs."""
