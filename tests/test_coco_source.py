@@ -264,7 +264,9 @@ def test_crowd_and_area_may_be_missing(tmp_path):
 def test_annotations_of_no_image_are_told(tmp_path):
     document = coco([coco_image(1)], [coco_object(1, 1), coco_object(2, 4), coco_object(3, None)])
     source = CocoDetection(write_coco(tmp_path, document))
-    assert list(source.notes) == ["annotations left out, as they are of no image in the list: 2"]
+    assert list(source.notes) == [
+        "annotations left out, as they are of no image in the list: 2, as of image_id 4"
+    ]
 
 
 def test_names_of_images_may_have_folders_and_ids_may_be_text(tmp_path):

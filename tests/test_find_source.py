@@ -15,6 +15,7 @@ import pytest
 from shardwriter.errors import OptionError, SourceError
 from shardwriter.formats.tfrecord import frame
 from shardwriter.sources.find import FORMATS, open_source
+from shardwriter.sources.named_files import expand_braces
 
 GIF = b"GIF89a\x07\0\x05\0\0\0\0;"
 TABLE = b"a,b\n1,x\n2,y\n"
@@ -74,6 +75,13 @@ def write(path, data):
         ({"p/a/1.gif": GIF, "p/a_mask/1.gif": GIF, "p/b/1.gif": GIF}, "p", "image-folder", 3),
         ({"p/{a,b}/c/1.gif": GIF}, "p/{a,b}", "image-folder", 1),
         ({"t.csv": TABLE}, Path("t.csv"), "csv", 2),
+        ({"s-08.tar": TAR, "s-09.tar": TAR, "s-10.tar": TAR}, "s-{08..10}.tar", "webdataset", 6),
+        ({"d/a/1.tar": TAR, "d/b/1.tar": TAR}, "d/{a,b}/{1..1}.tar", "webdataset", 4),
+        ({"{a,b}.csv": TABLE}, "{a,b}.csv", "csv", 2),
+        ({"d/a.csv": TABLE, "d/b.csv": TABLE}, "d/{b.csv,a.csv}", "csv", 4),
+        ({"a.txt": TABLE, "b.txt": TABLE}, "{b,a}.txt", "csv", 4),
+        ({"1.jsonl": ROWS, "3.jsonl": ROWS}, "{1..3..2}.jsonl", "jsonl", 4),
+        ({"1.tfrecord": RECORDS, "2.tfrecord": RECORDS}, "{2..1}.tfrecord", "tfrecord", 6),
         ({"x.jsonl": ROWS}, "x.jsonl", "jsonl", 2),
         ({"x.NDJSON": b"\xef\xbb\xbf" + ROWS}, "x.NDJSON", "jsonl", 2),
         ({"x.jsonl.gz": gzip.compress(ROWS)}, "x.jsonl.gz", "jsonl", 2),
@@ -137,7 +145,7 @@ def test_the_format_is_found_by_looking(tmp_path, monkeypatch, files, data, kind
         ({"train.tfrecord-00000-of-00001": RECORDS}, "train@2", "no 2 shards"),
         ({"x.html": b"<a href='b'>,</a>"}, "x.html", "not known by looking"),
         ({"x.bin": bytes(100)}, "x.bin", "not known by looking"),
-        ({"x.csv": "a,b\n".encode("utf-16")}, "x.csv", "not known by looking"),
+        ({"x.csv": "a,b\n".encode("utf-16")}, "x.csv", "text in UTF-16"),
         ({"x.gz": gzip.compress(TABLE)[:-9]}, "x.gz", "can not be unpacked"),
         ({"d/x.tar": TAR, "d/x.csv": TABLE}, "d", "several formats: csv, webdataset"),
         ({"x.tar": b"BZh9" + bytes(600)}, "x.tar", "packed with bzip2"),
@@ -200,8 +208,9 @@ def test_a_badly_named_image_is_told_and_not_the_folder(tmp_path):
         ("none", "image-mask", "no such folder"),
         ("t.csv", "image-mask", "no such folder"),
         ("{d,none}", "image-mask", "no such folder"),
-        ("{d/*,d/*_L}", "image-mask", "lie in one folder"),
-        ("{d,d/e}", "image-mask", "one of the two in the other"),
+        ("{d/*,d/*}", "image-mask", "are the same files"),
+        ("{d/*,d/e/*}", "image-mask", "one of the two folders lies in"),
+        ("{d,d/e}", "image-mask", "one of the two folders lies in the other"),
         ("{d,../x}", "image-mask", "is no folder below"),
         ("{.,d}", "image-mask", "is no folder below"),
         ("{d/*/x,e}", "image-mask", "is no folder below"),
@@ -211,6 +220,7 @@ def test_a_badly_named_image_is_told_and_not_the_folder(tmp_path):
         ("-", "webdataset", "not from standard input"),
         ("t.csv", "audio", "this is a file; audio is a folder"),
         ("d", "audio", "no WAV files"),
+        ("t.csv", "voc", "this is a file; voc is a folder"),
     ],
 )
 def test_what_is_not_what_format_says(tmp_path, monkeypatch, data, format, words):
@@ -276,3 +286,48 @@ def test_a_named_pipe_is_a_table(tmp_path):
     source = open_source(str(path))
     writer.join()
     assert (source.kind, source.num_items) == ("csv", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("x-{000..002}.tar", ["x-000.tar", "x-001.tar", "x-002.tar"]),
+        ("{8..11}", ["8", "9", "10", "11"]),
+        ("{08..11}", ["08", "09", "10", "11"]),
+        ("{1..010..4}", ["001", "005", "009"]),
+        ("{2..0}", ["2", "1", "0"]),
+        ("{a,b}{1..2}", ["a1", "a2", "b1", "b2"]),
+        ("x{{0..1},{7,8}}", ["x0", "x1", "x7", "x8"]),
+        ("{a,}b", ["ab", "b"]),
+        ("{a}{}", ["{a}{}"]),
+        ("{a", ["{a"]),
+        ("{0..1}{x}", ["0{x}", "1{x}"]),
+    ],
+)
+def test_braces(text, names):
+    assert list(expand_braces(text)) == names
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("x-{0..2}.csv", "of this list of 3 files, 'x-2.csv' is not there"),
+        ("x-{0,1,0}.csv", "'x-0.csv' stands twice"),
+        ("x-{0..999999999999}.csv", "more than 100,000 files"),
+        ("{0..999}/{0..999}/{0..999}.csv", "more than 100,000 files"),
+    ],
+)
+def test_a_list_in_braces_that_can_not_be_read(tmp_path, monkeypatch, data, words):
+    monkeypatch.chdir(tmp_path)
+    for number in range(2):
+        write(f"x-{number}.csv", TABLE)
+    for format in ("auto", "csv"):
+        with pytest.raises(OptionError, match=words):
+            open_source(data, format)
+
+
+def test_a_list_is_read_in_its_own_order(tmp_path):
+    for number in range(3):
+        write(tmp_path / f"{number}.csv", f"x\n{number}\n".encode())
+    source = open_source(f"{tmp_path}/{{2..0}}.csv")
+    assert [source.load(item)["x"] for item in source.items()] == [2, 1, 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import struct
 
 import pytest
@@ -12,7 +13,7 @@ import shardwriter as sw
 from shardwriter.errors import OptionError, SourceChanged, SourceError
 from shardwriter.sources.find import open_source
 from shardwriter.sources.image_mask import ImageMask, has_pairs
-from shardwriter.sources.image_pairs import parse_spec
+from shardwriter.sources.image_sides import parse_spec
 
 
 def gif(width=7, height=5, more=b""):
@@ -463,3 +464,96 @@ def test_a_pattern_that_can_not_be_is_refused(root):
     path = root("a/1.gif", "b/1.gif")
     with pytest.raises(OptionError, match="no folder below the first"):
         ImageMask(f"{path}/{{a/*_*,b}}")
+
+
+# -- both in one folder ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "spec"),
+    [
+        ("{}.jpg", "{}_mask.png", "{*,*_mask}"),
+        ("{}.png", "{}_gt.png", "{*,*_gt}"),
+        ("{}.png", "mask_{}.png", "{*,mask_*}"),
+        ("{}_rgb.png", "{}_seg.png", "{*_rgb,*_seg}"),
+        ("img-{}.png", "label-{}.png", "{img-*,label-*}"),
+        ("a_{}.jpg", "a_{}_mask.png", "{*,*_mask}"),
+    ],
+)
+def test_masks_beside_their_images(root, image, mask, spec):
+    expected = [(image.format(n), mask.format(n)) for n in ("001", "002", "b")]
+    path = root(*(name for pair in expected for name in pair), "readme.txt")
+    assert has_pairs(path)
+    for source in (open_source(path), open_source(f"{path}/{spec}")):
+        assert source.kind == "image-mask"
+        assert pairs(source) == expected
+        assert source.notes[0].startswith(f"images with their masks, by name: {spec}")
+        assert source.load(source.item(0))["image/filename"] == expected[0][0]
+
+
+def test_a_lone_image_or_mask_beside_others(root):
+    path = root("1.jpg", "1_mask.png", "2.jpg", "2_mask.png", "3.jpg", "4_mask.png")
+    source = ImageMask(path)
+    assert pairs(source)[2:] == [("3.jpg", ""), ("", "4_mask.png")]
+    for number, words in ((2, r"it would be '3_mask\.\*'"), (3, r"it would be '4\.\*'")):
+        with pytest.raises(SourceError) as caught:
+            source.load(source.item(number))
+        assert re.search(words, caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["1.jpg", "2.jpg", "3.jpg"],
+        ["1_L.png", "1_R.png"],
+        ["1_mask.png", "2_mask.png"],
+        ["1.jpg", "2.jpg", "3.jpg", "4.jpg", "4_mask.png"],
+        ["maskrat.jpg", "1.jpg"],
+        ["1.jpg", "7_mask.jpg"],
+        ["c/1.jpg", "c/1_mask.jpg"],
+    ],
+)
+def test_images_that_are_not_masks_of_others(root, names):
+    path = root(*names)
+    assert not has_pairs(path)
+    assert open_source(path).kind == "image-folder"
+
+
+def test_sides_of_one_folder_that_are_said(root):
+    path = root(
+        "c/1.jpg", "c/1_seg.png", "c/1_parts_1.png", "c/1_atr.txt", "d/2.jpg", "d/2_seg.png"
+    )
+    source = ImageMask(f"{path}/{{*.jpg,*_seg.png}}")
+    assert pairs(source) == [("c/1.jpg", "c/1_seg.png"), ("d/2.jpg", "d/2_seg.png")]
+    below = ImageMask(f"{path}/{{c/*.jpg,c/*_seg.png}}")
+    assert pairs(below) == [("c/1.jpg", "c/1_seg.png")]
+    assert pairs(ImageMask(f"{path}/{{*_seg.png,*.jpg}}"))[0] == ("c/1_seg.png", "c/1.jpg")
+    with pytest.raises(OptionError, match="the same files"):
+        ImageMask(f"{path}/{{c,c}}")
+
+
+def test_two_kinds_of_masks_beside_the_images(root):
+    path = root(*(f"{n}{word}.png" for n in "12" for word in ("", "_mask", "_gt")))
+    with pytest.raises(SourceError, match="in several ways"):
+        ImageMask(path)
+
+
+def test_ade20k(data_dir):
+    """Real images with masks, and with masks of parts, in one folder."""
+    root = data_dir / "cvat-ai+datumaro/tests/assets/ade20k2017_dataset/dataset"
+    if not root.is_dir():
+        pytest.skip("ADE20K is not among the test data")
+    source = ImageMask(f"{root}/{{*.jpg,*_seg.png}}")
+    assert pairs(source) == [
+        (f"{name}.jpg", f"{name}_seg.png") for name in ("training/street/1", "validation/2")
+    ]
+    outcomes = [source.load(item)["image/height"] for item in source.items()]
+    assert all(height > 0 for height in outcomes)
+
+
+def test_engines_agree_on_one_folder(tmp_path, root):
+    path = root(*(f"{n:03}{word}.png" for n in range(9) for word in ("", "_mask")))
+    for workers in (1, 2):
+        sw.write(path, tmp_path / str(workers) / "d@2", workers=workers)
+    one, two = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in "12")
+    assert one == two

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 import shardwriter as sw
 from shardwriter.codec.example import encode_example
 from shardwriter.errors import FeatureError, OptionError, SourceChanged, SourceError
-from shardwriter.features.feature_types import parse_schema_option
+from shardwriter.features.schema_text import parse_schema_option
 from shardwriter.items.encode import ItemEncoder
 from shardwriter.options import DatasetOptions
 from shardwriter.sources.find import open_source

@@ -15,10 +15,11 @@ import pytest
 import shardwriter as sw
 from shardwriter.codec.example import UNSET, decode_example, encode_example
 from shardwriter.errors import DataError, FeatureError, SourceChanged, SourceError
-from shardwriter.features.feature_types import FeatureType, parse_schema_option
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.schema_text import parse_schema_option
 from shardwriter.items.encode import ItemEncoder
 from shardwriter.options import DatasetOptions
-from shardwriter.sources import parquet as parquet_module
+from shardwriter.sources import arrow_rows
 from shardwriter.sources.find import open_source
 from shardwriter.sources.parquet import ParquetTable
 
@@ -123,6 +124,12 @@ def test_arrow_files_are_the_same_table(tmp_path, table, way):
     assert [source.load(i)["x"] for i in (19, 3, 12, 0)] == [19, 3, 12, 0]
 
 
+def test_lists_of_nothing_that_would_not_come_back_are_refused(table):
+    # Neither has a value, so no reader could tell [] from [[]].
+    with pytest.raises(SourceError, match=r"shapes \[1, 0\] and \[0, 0\]"):
+        _ = table({"x": pa.array([[], [[]]], pa.list_(LIST))}).plan
+
+
 @pytest.mark.parametrize(
     ("values", "arrow_type", "plan"),
     [
@@ -138,7 +145,6 @@ def test_arrow_files_are_the_same_table(tmp_path, table, way):
         ([[1, 2], [3, 4]], pa.list_(pa.int16(), 2), ("int64", "int16", (2,))),
         ([[[1, 2], [3, 4]]], pa.list_(LIST), ("int64", "int64", (2, 2))),
         ([[[1, 2]], [[3, 4]] * 2, [], None], pa.list_(LIST), ("int64", "int64", (None, 2))),
-        ([[], [[]]], pa.list_(LIST), ("int64", "int64", (None, 0))),
         ([[[1, 2]] * 2], pa.list_(pa.list_(pa.int64(), 2), 2), ("int64", "int64", (2, 2))),
         ([{"bytes": b"x", "path": None}, None], HF_IMAGE, ("bytes", "bytes", ())),
         ([None], pa.null(), (None, None, None)),
@@ -396,8 +402,8 @@ def test_each_row_group_is_decoded_once_in_order(table, monkeypatch):
     decoded = []
     file = source._files[0]
     piece = file.piece
-    monkeypatch.setattr(file, "piece", lambda number: decoded.append(number) or piece(number))
-    monkeypatch.setattr(parquet_module, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(file, "piece", lambda n, columns: decoded.append(n) or piece(n, columns))
+    monkeypatch.setattr(arrow_rows, "KEPT_BYTES", 1)
     for first in range(0, 1000, 70):
         source.load_columns(range(first, min(1000, first + 70)))
     assert len(source._kept) == 1
@@ -423,7 +429,7 @@ def test_a_map_gets_its_rows_from_what_was_read_ahead(table, monkeypatch):
 
 @pytest.mark.parametrize("kept_bytes", [1, 128 << 20])
 def test_all_engines_give_the_same_bytes(tmp_path, table, monkeypatch, kept_bytes):
-    monkeypatch.setattr(parquet_module, "_KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(arrow_rows, "KEPT_BYTES", kept_bytes)
     columns = {"x": range(500), "y": [None if i % 7 == 0 else [i] * (i % 3) for i in range(500)]}
     assert table(columns, row_group_size=60).travels == (kept_bytes > 1)
     for shuffle_seed in (None, 3):

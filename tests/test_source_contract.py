@@ -30,6 +30,7 @@ from shardwriter.sources import ColumnSource
 from shardwriter.sources.audio import AudioFolder
 from shardwriter.sources.coco import CocoDetection
 from shardwriter.sources.csv import CsvTable
+from shardwriter.sources.find import open_source
 from shardwriter.sources.image_folder import ImageFolder
 from shardwriter.sources.image_mask import ImageMask
 from shardwriter.sources.jsonl import JsonLines
@@ -89,6 +90,14 @@ class MaskParts(Masks):
     def write(self, folder):
         for side in ("train", "trainannot", "val", "valannot"):
             write_images(folder, [f"{side}/{number}.gif" for number in range(3)])
+
+
+class MasksBeside(Masks):
+    def write(self, folder):
+        names = ("1", "2", "é")
+        write_images(folder, [f"{name}{word}.gif" for name in names for word in ("", "_mask")])
+        for name in names:  # of one size
+            (folder / f"{name}_mask.gif").write_bytes((folder / f"{name}.gif").read_bytes())
 
 
 class Coco:
@@ -184,6 +193,78 @@ class ParquetRows:
         from pyarrow import parquet as pq
 
         pq.write_table(self.table(0, 12), folder / "1.parquet")
+
+
+class Saved:
+    """A folder as ``save_to_disk`` of ``datasets`` makes it: Arrow streams, and two JSON files."""
+
+    features = {  # noqa: RUF012 - of a test
+        "id": {"dtype": "int64", "_type": "Value"},
+        "label": {"names": ["cat", "dog", "eel"], "_type": "ClassLabel"},
+        "picture": {"_type": "Image"},
+    }
+
+    def table(self, first, stop):
+        pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        metadata = {"huggingface": json.dumps({"info": {"features": self.features}})}
+        ids = range(first, stop)
+        return pa.table(
+            {
+                "id": list(ids),
+                "label": [i % 3 for i in ids],
+                "picture": [{"bytes": gif(i + 1, 2), "path": f"{i}.gif"} for i in ids],
+            },
+        ).replace_schema_metadata(metadata)
+
+    def write(self, folder):
+        pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        files = []
+        for number, first in enumerate(range(0, 20, 10)):
+            files.append({"filename": f"data-{number:05}-of-00002.arrow"})
+            table = self.table(first, first + 10)
+            with pa.ipc.new_stream(folder / files[-1]["filename"], table.schema) as stream:
+                stream.write_table(table, max_chunksize=4)
+        names = ("_fingerprint", "_format_columns", "_format_type", "_split")
+        state = {**dict.fromkeys(names), "_format_kwargs": {}, "_output_all_columns": False}
+        (folder / "state.json").write_text(json.dumps({**state, "_data_files": files}))
+        (folder / "dataset_info.json").write_text(json.dumps({"features": self.features}))
+
+    def open(self, folder):
+        return open_source(str(folder))
+
+    def change(self, folder):
+        pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        table = self.table(1, 11)
+        with pa.ipc.new_stream(folder / "data-00000-of-00002.arrow", table.schema) as stream:
+            stream.write_table(table, max_chunksize=4)
+
+
+class Loaded(Saved):
+    """The same as an object of ``datasets``."""
+
+    def open(self, folder):
+        datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+        return open_source(datasets.load_from_disk(str(folder)))
+
+
+class Streamed(Loaded):
+    def open(self, folder):
+        datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+        return open_source(datasets.load_from_disk(str(folder)).to_iterable_dataset())
+
+
+class Torch:
+    """A map-style dataset of tensors, alone or in a loader."""
+
+    def __init__(self, batch_size=None):
+        self.batch_size = batch_size
+
+    def write(self, folder):
+        pass
+
+    def open(self, folder):
+        data = pytest.importorskip("torch.utils.data", reason="torch is not installed")
+        return open_source(data.DataLoader(Map(), self.batch_size) if self.batch_size else Map())
 
 
 class Arrays:
@@ -343,6 +424,7 @@ FILES = {
     "table without rows": NoRows(),
     "json lines": JsonRows(),
     "parquet": ParquetRows(),
+    "saved dataset": Saved(),
     "arrays": Arrays(),
     "archive": Archive(),
     "packed archive": PackedArchive(),
@@ -351,6 +433,7 @@ FILES = {
     "tars": Tars(),
     "packed tars": PackedTars(),
     "sounds in classes": Sounds(),
+    "images and masks in one folder": MasksBeside(),
 }
 ALL = {
     **FILES,
@@ -359,9 +442,13 @@ ALL = {
     "map-style": Python(Map()),
     "function": Python(lambda: (dict(item) for item in ITEMS)),
     "iterable": Python(dict(enumerate(ITEMS)).values()),
+    "loaded dataset": Loaded(),
+    "streamed dataset": Streamed(),
+    "torch dataset": Torch(),
+    "torch loader": Torch(3),
 }
-NUM_ITEMS = [5, 3, 4, 6, 5, 4, 2, 23, 30, 20, 0, 23, 23, 9, 7, 7, 20, None, 20, None, 4, 15, 7, 7]
-NUM_ITEMS += [None, None]
+NUM_ITEMS = [5, 3, 4, 6, 5, 4, 2, 23, 30, 20, 0, 23, 23, 20, 9, 7, 7, 20, None, 20, None, 4]
+NUM_ITEMS += [3, 15, 7, 7, None, None, 20, None, 7, None]
 
 every_source = pytest.mark.parametrize("case", ALL.values(), ids=ALL)
 file_source = pytest.mark.parametrize("case", FILES.values(), ids=FILES)
@@ -425,7 +512,7 @@ def test_any_item_is_the_one_of_that_place(source):
 def test_the_number_of_items_is_right_or_unknown(source, num_items):
     assert source.num_items == num_items
     if num_items is None:
-        num_items = 7 if source.kind == "python" else 20
+        num_items = 20 if source.kind != "python" or "label" in next(iter(source.items())) else 7
     assert len(list(source.items())) == num_items
 
 

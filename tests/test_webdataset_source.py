@@ -9,7 +9,7 @@ import pickle
 import tarfile
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import shardwriter as sw
@@ -252,6 +252,8 @@ PLACES = st.sampled_from(
 
 
 @given(PLACES, st.binary(min_size=1, max_size=3), st.booleans())
+@example(148, b"\0", False)
+@example(124, b"\0", True)
 def test_headers_are_what_tarfile_says(at, data, is_summed):
     block = bytearray(special("a/b.jpg", tarfile.REGTYPE, size=1234).tobuf())
     block[at : at + len(data)] = data

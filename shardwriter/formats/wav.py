@@ -64,6 +64,13 @@ def read_wav_header(data: bytes) -> WavHeader:
                 raise ValueError("the chunk `data` comes before `fmt `")
             if num_bytes == _UNKNOWN_SIZE and large_bytes is not None:
                 num_bytes = large_bytes
+            riff_end = 8 + int.from_bytes(data[4:8], "little")
+            if not num_bytes and riff_end <= at < len(data):
+                # Chunks behind empty samples would be counted in the size of the whole.
+                raise ValueError(
+                    f"the header says that there are no samples, and {len(data) - at:,} bytes "
+                    "follow it: whoever wrote the file could not go back and fill it in"
+                )
             return _counted(found, num_bytes, len(data) - at)
         at += num_bytes + num_bytes % 2  # a chunk of odd size is followed by a byte of padding
     missing = "`data`" if found else "`fmt ` and `data`"

@@ -1,23 +1,14 @@
-"""Columns of Arrow tables: which type a feature has by the schema, and how values become features.
+"""Columns of Arrow tables: how values become features.
 
-========================  ======================================================================
-bool, integers            int64
-half, float, double       float
-string, binary            bytes
-dictionary                what its values are
-lists of these            a list; nested lists with a shape, if they are rectangular
-struct<bytes, path>       the bytes: an image or sound as Hugging Face ``datasets`` keeps it
-null, wherever            a feature without a kind
-anything else             an error that names the column, unless a map makes a feature of it
-========================  ======================================================================
+Which type a feature has, :mod:`shardwriter.sources.arrow_types` says by the schema.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +17,10 @@ from shardwriter.codec.example import UNSET, Kind
 from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
 from shardwriter.features.feature_types import FeatureType, Shape
+from shardwriter.sources.arrow_types import dtype_of, leaf_type, plain, plain_type, tensor_shape
+
+ReadFile: TypeAlias = "Callable[[str], bytes]"
+"""Returns the content of a file whose name stands in place of its bytes."""
 
 _FILE_FIELDS: Final = {"bytes", "path"}
 
@@ -46,6 +41,7 @@ class ColumnReader:
         arrow_type: Its type in the schema.
         is_image: Whether the file's metadata calls it images.
         fixed: The type that the user fixed.
+        read_file: Reads files of which only the name is there; None: such a file is an error.
 
     Attributes:
         type: The feature's type. Where ``is_deep``, the shape is still to be found: :meth:`shaped`.
@@ -56,29 +52,45 @@ class ColumnReader:
     """
 
     def __init__(
-        self, name: str, arrow_type: Any, *, is_image: bool, fixed: FeatureType | None
+        self,
+        name: str,
+        arrow_type: Any,
+        *,
+        is_image: bool,
+        fixed: FeatureType | None,
+        read_file: ReadFile | None = None,
     ) -> None:
         import pyarrow.types as pt
 
         self._name = name
         self._arrow_type = arrow_type
+        self._read_file = read_file
         shape: list[int | None] = []
-        leaf = _plain_type(arrow_type)
+        leaf = plain_type(arrow_type)
         while pt.is_list(leaf) or pt.is_large_list(leaf) or pt.is_fixed_size_list(leaf):
             shape.append(leaf.list_size if pt.is_fixed_size_list(leaf) else None)
-            leaf = _plain_type(leaf.value_type)
+            leaf = plain_type(leaf.value_type)
         self._of_file = pt.is_struct(leaf) and {field.name for field in leaf} == _FILE_FIELDS
         if self._of_file:
-            leaf = _plain_type(leaf.field("bytes").type)
-        self._is_null = pt.is_null(leaf) and not shape
+            leaf = plain_type(leaf.field("bytes").type)
+        self._is_null = pt.is_null(leaf)
+        self._levels = len(shape)
         self._target: Any = None
-        found = _leaf_type(leaf)
+        found = leaf_type(leaf)
         if fixed is not None and fixed.kind is not None:
             found = self._bind(found, leaf, fixed)
         if found is None:
             raise self._no_feature(arrow_type)
         if found.kind == "bytes" and len(shape) > 1:
             raise self._no_feature(arrow_type)
+        try:
+            self._tensor = tensor_shape(arrow_type)
+        except ValueError as error:
+            raise SourceError(
+                f"these are {error}", feature=name, hint="a map can transpose them (--map)"
+            ) from None
+        if self._tensor is not None:
+            shape = [*self._tensor]
         is_file = found.kind == "bytes" and not shape and is_image
         encoding = "image" if is_file else found.encoding
         dtype = "bytes" if encoding == "image" else found.dtype
@@ -139,7 +151,7 @@ class ColumnReader:
         Raises:
             SourceError: A row is ragged, or has a null inside.
         """
-        nested = self._nested(_plain(column).drop_null())
+        nested = self._nested(plain(column).drop_null())
         return set(map(tuple, np.unique(np.stack(nested.dims, axis=1), axis=0).tolist()))
 
     def shaped(self, found: set[tuple[int, ...]]) -> FeatureType:
@@ -172,16 +184,20 @@ class ColumnReader:
         Raises:
             SourceError: A value can not be had. Which row it is, shows when they come one by one.
         """
-        column = _plain(column)
+        column = plain(column)
         if self._is_null:
+            if self._levels and len(column.flatten()):
+                raise self._null_inside()
             return Column([UNSET] * len(column), np.ones(len(column), bool))
         unset = None
         if column.null_count:
             unset = column.is_null().to_numpy(zero_copy_only=False)
-        if not planned and not self.type.shape:
+        if not self._levels:
             return self._scalars(column, unset)
         nested = self._nested(column.drop_null() if column.null_count else column)
         lists = self._lists(nested, planned or ())
+        if self._tensor is not None:
+            lists = np.reshape(lists, (len(nested.bounds) - 1, *self._tensor))
         if unset is None:
             return Column(lists, None)
         rows: list[Any] = [UNSET] * len(unset)
@@ -213,9 +229,12 @@ class ColumnReader:
         """Return numbers as an array (anything where a null is), blobs as a list."""
         import pyarrow as pa
 
-        column = _plain(column)
+        column = plain(column)
+        paths = None
         if self._of_file:
-            column = _plain(column.flatten()[column.type.get_field_index("bytes")])
+            fields = column.flatten()
+            paths = fields[column.type.get_field_index("path")]
+            column = plain(fields[column.type.get_field_index("bytes")])
         try:
             if self._target is not None:
                 column = column.cast(self._target)
@@ -224,6 +243,8 @@ class ColumnReader:
             if self.type.encoding == "image" and pa.types.is_string(column.type):
                 column = column.cast(pa.binary())
             leaves: list[Any] = column.to_pylist()
+            if paths is not None and self._read_file is not None and column.null_count:
+                leaves = self._with_files(self._read_file, leaves, paths.to_pylist())
             return leaves
         except pa.ArrowException as error:
             reason = str(error).partition("\n")[0]
@@ -239,13 +260,24 @@ class ColumnReader:
                 hint=f"--schema {self._name}=bytes takes the bytes as they are",
             ) from None
 
+    def _with_files(self, read: ReadFile, leaves: list[Any], paths: list[str | None]) -> list[Any]:
+        """Return the leaves with the content of the files that were only named."""
+        try:
+            return [
+                read(path) if leaf is None and path is not None else leaf
+                for leaf, path in zip(leaves, paths, strict=True)
+            ]
+        except SourceError as error:
+            error.feature = self._name
+            raise
+
     def _nested(self, column: Any) -> _Nested:
         import pyarrow.types as pt
 
         num_rows = len(column)
         bounds = np.arange(num_rows + 1)
         dims: list[NDArray[np.int64]] = []
-        for _ in self.type.shape or ():
+        for _ in range(self._levels):
             if dims and column.null_count:
                 raise self._null_inside()
             if pt.is_fixed_size_list(column.type):
@@ -268,7 +300,7 @@ class ColumnReader:
                 )
             dims.append(first)
             bounds = offsets[bounds]
-            column = _plain(leaves)
+            column = plain(leaves)
         if column.null_count:
             raise self._null_inside()
         return _Nested(column, bounds, dims)
@@ -300,57 +332,6 @@ class ColumnReader:
         ]
 
 
-def _plain_type(arrow_type: Any) -> Any:
-    """Return what a type is stored as, and of a dictionary the type of its values."""
-    import pyarrow as pa
-
-    while True:
-        if isinstance(arrow_type, pa.BaseExtensionType):
-            arrow_type = arrow_type.storage_type
-        elif pa.types.is_dictionary(arrow_type):
-            arrow_type = arrow_type.value_type
-        else:
-            return arrow_type
-
-
-def _plain(column: Any) -> Any:
-    """Return a column as it is stored, and of a dictionary its values."""
-    import pyarrow as pa
-
-    while True:
-        if isinstance(column.type, pa.BaseExtensionType):
-            column = column.storage
-        elif pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        else:
-            return column
-
-
-def _leaf_type(leaf: Any) -> FeatureType | None:
-    import pyarrow.types as pt
-
-    if pt.is_null(leaf):
-        return FeatureType()
-    if pt.is_boolean(leaf) or pt.is_integer(leaf):
-        return FeatureType("int64", _dtype(leaf).name)
-    if pt.is_floating(leaf):
-        return FeatureType("float", _dtype(leaf).name)
-    name = re.sub(r"\[\d+\]|large_|_view", "", str(leaf))
-    if name == "string":
-        return FeatureType("bytes", "string")
-    if name in ("binary", "fixed_size_binary"):
-        return FeatureType("bytes", "bytes")
-    return None
-
-
-def _dtype(arrow_type: Any) -> np.dtype[Any]:
-    # Arrow's own function for this wants pandas.
-    name = str(arrow_type)
-    return np.dtype(
-        {"halffloat": "float16", "float": "float32", "double": "float64"}.get(name, name)
-    )
-
-
 def _numbers(column: Any) -> NDArray[Any]:
     """Return an array as it lies in memory; where a null is, there is any number."""
     import pyarrow as pa
@@ -358,7 +339,7 @@ def _numbers(column: Any) -> NDArray[Any]:
     is_bool = pa.types.is_boolean(column.type)
     if is_bool:
         column = column.cast(pa.uint8())
-    dtype = _dtype(column.type)
+    dtype = dtype_of(column.type)
     if not len(column):
         return np.empty(0, bool if is_bool else dtype)
     values = np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]

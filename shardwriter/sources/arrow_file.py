@@ -6,6 +6,7 @@ or an Arrow stream, which is what the cache of Hugging Face ``datasets`` consist
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from shardwriter.errors import MissingExtra, SourceError
@@ -60,6 +61,7 @@ class ArrowFile(InputFile):
         self._format = ""
         self._reader: Any = None
         self._at = 0  # the next batch of a stream
+        self._begins: list[int] = []  # of the batches of a stream that can be entered anywhere
         self.schema: Any = None
         self.pieces: list[Piece] = []
         self.size_bytes = 0
@@ -116,11 +118,29 @@ class ArrowFile(InputFile):
         # One column tells the number of rows, which no footer does.
         reader = self._open_reader([0] if len(schema) else None)
         if self._format == "Arrow stream":
-            rows = [batch.num_rows for batch in reader]
+            rows = self._scan_stream(schema)
         else:
             rows = [reader.get_batch(n).num_rows for n in range(reader.num_record_batches)]
         row_bytes = self.size_bytes / max(1, sum(rows))
         return schema, [Piece(num_rows, int(num_rows * row_bytes)) for num_rows in rows]
+
+    def _scan_stream(self, schema: Any) -> list[int]:
+        """Return the lengths of the batches, and note where each begins."""
+        import pyarrow as pa
+
+        if any(pa.types.is_dictionary(field.type) for field in _leaves_of(schema)):
+            # Their words come in messages between the batches: such a stream is read in order.
+            reader = self._open_reader([0])
+            return [batch.num_rows for batch in reader]
+        file = self.start()
+        messages, rows = pa.ipc.MessageReader.open_stream(file), []
+        begin = file.tell()
+        for message in messages:
+            if message.type == "record batch":
+                self._begins.append(begin)
+                rows.append(pa.ipc.read_record_batch(message, schema).num_rows)
+            begin = file.tell()
+        return rows
 
     def piece(self, number: int, columns: list[str] | None = None) -> Any:
         """Return the rows of one piece, as a ``pyarrow.Table``.
@@ -147,6 +167,11 @@ class ArrowFile(InputFile):
         import pyarrow as pa
 
         is_stream = self._format == "Arrow stream"
+        if self._begins:
+            file = self.start()
+            file.seek(self._begins[number])
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(file), self.schema)
+            return _selected(pa.Table.from_batches([batch]), columns)
         if self._reader is None or (is_stream and self._at > number):
             self._open_reader()
         if self._format == "Parquet file":
@@ -160,8 +185,7 @@ class ArrowFile(InputFile):
             batch = self._reader.read_next_batch()
         else:
             batch = self._reader.get_batch(number)
-        table = pa.Table.from_batches([batch])
-        return table if columns is None else table.select(columns)
+        return _selected(pa.Table.from_batches([batch]), columns)
 
     def _open_reader(self, fields: list[int] | None = None) -> Any:
         import pyarrow as pa
@@ -187,3 +211,15 @@ class ArrowFile(InputFile):
         return SourceError(
             f"{what}: {reason}", path=self.path, hint="fetch or write the file again"
         )
+
+
+def _selected(table: Any, columns: list[str] | None) -> Any:
+    return table if columns is None else table.select(columns)
+
+
+def _leaves_of(fields: Any) -> Iterator[Any]:
+    """Yield the fields of a schema or type, and those inside of them."""
+    for field in fields:
+        yield field
+        if field.type.num_fields:
+            yield from _leaves_of(field.type.field(n) for n in range(field.type.num_fields))

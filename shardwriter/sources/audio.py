@@ -16,6 +16,7 @@ from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, 
 KIND: Final = "audio"
 
 _FILES: Final = FileKind("WAV file", "WAV files", "WAV files", frozenset({".wav", ".wave"}))
+_OTHERS: Final = (".flac", ".mp3", ".ogg", ".opus", ".m4a", ".aac", ".aif", ".aiff", ".wma")
 _INT: Final = FeatureType("int64", "int64", ())
 _STRING: Final = FeatureType("bytes", "string", ())
 _PLAN: Final = {
@@ -60,6 +61,12 @@ class AudioFolder(ClassFolders):
             "audio/num_frames": header.num_frames,
             "audio/sample_rate": header.sample_rate,
         }
+
+
+def others_in(root: str) -> str:
+    """Return which other audio files lie in a folder or below it, as ``.flac``; "" for none."""
+    found = [ending for ending in _OTHERS if has_files(root, frozenset({ending}))]
+    return ", ".join(found)
 
 
 def has_audio(root: str) -> bool:

@@ -70,6 +70,11 @@ class _FileItems:
             self._keys.append(key)
             self._facts.extend(facts)
 
+    def relabel(self, labels: Sequence[int]) -> None:
+        """Give class k the label ``labels[k]``."""
+        for place in range(0, len(self._facts), 3):
+            self._facts[place] = labels[self._facts[place]]
+
     def __len__(self) -> int:
         return len(self._keys)
 
@@ -114,6 +119,7 @@ class ClassFolders:
         folders, loose = _list_root(tree, root, files.endings, skipped)
         self._items = _FileItems()
         self.classes: list[str] = []
+        self._is_given_classes = False
         empty: list[str] = []
         for folder in folders:
             before = len(self._items)
@@ -132,8 +138,9 @@ class ClassFolders:
         if loose:
             self._items.extend(loose)
         if not len(self._items):
+            others = ", ".join(f"{count:,} {end}" for end, count in skipped.most_common(5))
             raise SourceError(
-                f"no {files.files} are in this folder",
+                f"no {files.files} are in this folder" + (f", but {others}" if others else ""),
                 path=root,
                 hint=f"{files.many} are files that end in {', '.join(sorted(files.endings))}, "
                 "one folder for each class",
@@ -153,6 +160,16 @@ class ClassFolders:
             names = ", ".join(map(printable, empty[:5]))
             notes.append(f"folders without {files.many} are no classes: {names}{more}")
         self.notes: Sequence[str] = notes
+
+    def use_classes(self, classes: Sequence[str]) -> None:
+        """Number the classes as they stand here: other splits of the data have further ones."""
+        if [*classes] == self.classes:
+            return
+        assert self.label is not None
+        self._items.relabel([classes.index(name) for name in self.classes])
+        self.classes = [*classes]
+        self._is_given_classes = True
+        self.vocabularies = {self.label: self.classes}
 
     def features_of(self, item: FileItem, data: bytes) -> dict[str, Any]:
         """Return the features of a file, beside the class.
@@ -206,7 +223,10 @@ class ClassFolders:
         return self._hash(lambda item: f"{item.key}\0{item.size_bytes}\0{item.mtime_ns}\n")
 
     def _hash(self, line: Callable[[FileItem], str]) -> dict[str, Any]:
-        return {"files": hash_lines(map(line, self._items)), "num_items": self.num_items}
+        # Without others' classes the hash is what it was before there were splits.
+        classes = {"classes": self.classes} if self._is_given_classes else {}
+        files = hash_lines(map(line, self._items))
+        return {**classes, "files": files, "num_items": self.num_items}
 
 
 def has_files(root: str, endings: frozenset[str]) -> bool:

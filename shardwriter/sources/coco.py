@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from shardwriter.dataset.naming import is_url
 from shardwriter.errors import SourceError
+from shardwriter.images.annotations import AREA
 from shardwriter.sources.coco_files import annotations_file, image_folder
 from shardwriter.sources.coco_segments import POLYGON_COLUMNS, RLE_COLUMNS, add_segments
 from shardwriter.sources.detection import (
@@ -47,7 +48,6 @@ from shardwriter.storage.inputs import inputs_for
 KIND: Final = "coco"
 
 _IS_CROWD: Final = "image/object/is_crowd"
-_AREA: Final = "image/object/area"
 _CAPTION: Final = "image/caption"
 _KEYPOINT: Final = "image/object/keypoint"
 _OBJECT_COLUMNS: Final = {
@@ -58,7 +58,7 @@ _OBJECT_COLUMNS: Final = {
     LABEL: "q",
     TEXT: "s",
     _IS_CROWD: "b",
-    _AREA: "f",
+    AREA: "f",
 }
 _KEYPOINT_COLUMNS: Final = {
     f"{_KEYPOINT}/x": "f",
@@ -75,6 +75,9 @@ class CocoDetection(DetectionSource):
     Args:
         path: The file, or a folder that it is the only such file of.
 
+    Attributes:
+        class_names: By the numbers that the file has for them.
+
     Raises:
         SourceError: There is no such file, or several, or it is not what COCO's are, or its
             images are not found.
@@ -89,18 +92,24 @@ class CocoDetection(DetectionSource):
         images = _images(document, path)
         annotations = _records(document, "annotations", path)
         self._classes = _Classes(_records(document, "categories", path), annotations, path)
+        self.class_names: Mapping[int, str] = self._classes.names
         names = [name for name, _ in images.values()]
         typecodes = _typecodes(document, annotations, path)
+        lost = [a for a in annotations if not _is_of(a, images)]
+        if lost and len(lost) == len(annotations):
+            raise SourceError(
+                f"none of the {len(lost):,} annotations is of an image in the list: the first is "
+                f"of image_id {lost[0].get('image_id')!r:.50}, and the ids of images are as "
+                f"{next(iter(images), None)!r:.50}",
+                path=path,
+                hint='numbers and text are not the same: 7 and "7"',
+            )
         super().__init__(path, image_folder(path, names), typecodes)
         self._add_annotations(data, found.st_mtime_ns)
         by_image: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
-        lost = 0
         for annotation in annotations:
-            image_id = annotation.get("image_id")
-            if isinstance(image_id, int | str) and image_id in images:
-                by_image[image_id].append(annotation)
-            else:
-                lost += 1
+            if _is_of(annotation, images):
+                by_image[annotation["image_id"]].append(annotation)
         self._left_out = 0
         files = ImageFiles(self._root)
         for image_id, (name, image) in images.items():
@@ -112,7 +121,8 @@ class CocoDetection(DetectionSource):
             except BadAnnotation as error:
                 annotated = error
             self._add(name, str(image_id), files.find(name), annotated)
-        self.notes = _notes(self._left_out, lost)
+        twice = len(names) - len(set(names))
+        self.notes = _notes(self._left_out, lost, twice)
 
     def _objects(
         self, annotations: Sequence[Mapping[str, Any]], height: int, width: int
@@ -145,7 +155,7 @@ class CocoDetection(DetectionSource):
                 raise BadAnnotation(f"iscrowd of {what} is neither 0 nor 1")
             columns[_IS_CROWD].append(int(crowd))
             area = annotation.get("area", box_width * box_height)
-            columns[_AREA] += checked_numbers([area], f"area of {what}")
+            columns[AREA] += checked_numbers([area], f"area of {what}")
             add_segments(columns, annotation.get("segmentation"), height, width, what)
             if f"{_KEYPOINT}/x" in self._columns:
                 self._add_keypoints(columns, annotation, height, width, what)
@@ -184,18 +194,18 @@ class _Classes:
     def __init__(
         self, records: Sequence[Mapping[str, Any]], annotations: Sequence[Any], path: str
     ) -> None:
-        self._names: dict[int, str] = {}
+        self.names: dict[int, str] = {}
         self._keypoints: dict[int, list[str]] = {}
         for record in records:
             number = record.get("id")
-            if type(number) is not int or number in self._names or not 0 <= number < 1 << 63:
+            if type(number) is not int or number in self.names or not 0 <= number < 1 << 63:
                 raise SourceError(
                     f"a category has the id {number!r:.50}, which is no number of its own",
                     path=path,
                 )
             what = f"category {number}"
             try:
-                self._names[number] = checked_text(record.get("name"), f"the name of {what}")
+                self.names[number] = checked_text(record.get("name"), f"the name of {what}")
                 points = record.get("keypoints") or []
                 if not isinstance(points, list):
                     raise BadAnnotation(f"keypoints of {what} is no list")
@@ -220,11 +230,11 @@ class _Classes:
     def of(self, annotation: Mapping[str, Any], what: str) -> tuple[int, str]:
         """Return number and name of an object's class."""
         number = annotation.get("category_id")
-        if type(number) is not int or number not in self._names:
+        if type(number) is not int or number not in self.names:
             raise BadAnnotation(
                 f"{what} has the category_id {number!r:.50}, and there is no such category"
             )
-        return number, self._names[number]
+        return number, self.names[number]
 
     def keypoints(self, number: int) -> list[str]:
         """Return the names of the keypoints that every object of a class has."""
@@ -240,7 +250,7 @@ def _read(path: str) -> Any:
 
 def _parsed(data: bytes, path: str) -> dict[str, Any]:
     try:
-        document = json.loads(data.decode("utf-8-sig"))
+        document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise SourceError(
             f"this is not JSON: {error}", path=path, line=getattr(error, "lineno", None)
@@ -252,6 +262,15 @@ def _parsed(data: bytes, path: str) -> dict[str, Any]:
             hint="it is an object with images, annotations and categories",
         )
     return document
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; of two keys of one name json would take the last without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"an object has the key {max(keys, key=keys.count)!r:.50} twice")
+    return found
 
 
 def _records(document: Mapping[str, Any], name: str, path: str) -> list[dict[str, Any]]:
@@ -273,6 +292,8 @@ def _images(document: Mapping[str, Any], path: str) -> dict[Any, tuple[str, dict
             )
         try:
             name = checked_text(name, "its file_name")
+            if "\0" in name:
+                raise BadAnnotation(f"its file_name has a character NUL: {name!r:.100}")
             checked_text(str(image_id), "its id")
         except BadAnnotation as error:
             raise SourceError(f"image {image_id!r:.50}: {error}", path=path) from None
@@ -319,7 +340,12 @@ def _typecodes(
     return typecodes
 
 
-def _notes(left_out: int, lost: int) -> list[str]:
+def _is_of(annotation: Mapping[str, Any], images: Mapping[Any, Any]) -> bool:
+    image_id = annotation.get("image_id")
+    return isinstance(image_id, int | str) and image_id in images
+
+
+def _notes(left_out: int, lost: Sequence[Mapping[str, Any]], twice: int) -> list[str]:
     notes = []
     if left_out:
         notes.append(
@@ -327,5 +353,10 @@ def _notes(left_out: int, lost: int) -> list[str]:
             f"{left_out:,}"
         )
     if lost:
-        notes.append(f"annotations left out, as they are of no image in the list: {lost:,}")
+        notes.append(
+            "annotations left out, as they are of no image in the list: "
+            f"{len(lost):,}, as of image_id {lost[0].get('image_id')!r:.50}"
+        )
+    if twice:
+        notes.append(f"images whose file stands in the list before, written again: {twice:,}")
     return notes

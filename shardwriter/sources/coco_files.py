@@ -50,11 +50,12 @@ def coco_files(folder: str) -> list[str]:
             if entry.name.lower().endswith(".json") and not entry.name.startswith(".")
         ]
         if len(paths) <= _MAX_FILES:
-            found += filter(_is_coco, paths)
+            found += filter(is_coco_file, paths)
     return found
 
 
-def _is_coco(path: str) -> bool:
+def is_coco_file(path: str) -> bool:
+    """Tell by looking whether a file is one of COCO's form."""
     try:
         with inputs_for(path).open(path) as file:
             return looks_like_coco(file.read(_LOOK_BYTES))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shardwriter.images.annotations import RLE_COUNTS, RLE_NUM_COUNTS
 from shardwriter.sources.detection import BadAnnotation, checked_numbers
 
 _PREFIX: Final = "image/object/segmentation"
@@ -16,13 +17,11 @@ _X: Final = f"{_PREFIX}/polygon/x"
 _Y: Final = f"{_PREFIX}/polygon/y"
 _NUM_POINTS: Final = f"{_PREFIX}/polygon/num_points"
 _NUM_POLYGONS: Final = f"{_PREFIX}/num_polygons"
-_COUNTS: Final = f"{_PREFIX}/rle/counts"
-_NUM_COUNTS: Final = f"{_PREFIX}/rle/num_counts"
 
 POLYGON_COLUMNS: Final = {_X: "f", _Y: "f", _NUM_POINTS: "i", _NUM_POLYGONS: "i"}
 """Points of all polygons, points of each polygon, polygons of each object."""
 
-RLE_COLUMNS: Final = {_COUNTS: "q", _NUM_COUNTS: "i"}
+RLE_COLUMNS: Final = {RLE_COUNTS: "q", RLE_NUM_COUNTS: "i"}
 """Runs of all masks, runs of each object."""
 
 
@@ -50,8 +49,8 @@ def add_segments(
         columns[_Y] += [y / height for y in polygon[1::2]]
         columns[_NUM_POINTS].append(len(polygon) // 2)
     columns[_NUM_POLYGONS].append(len(polygons))
-    columns[_COUNTS].extend(runs)
-    columns[_NUM_COUNTS].append(len(runs))
+    columns[RLE_COUNTS].extend(runs)
+    columns[RLE_NUM_COUNTS].append(len(runs))
 
 
 def _runs(segments: Mapping[str, Any], height: int, width: int, what: str) -> list[int]:

@@ -94,6 +94,10 @@ class Column:
                 self._values.append(number)
         self._ends.append(len(self._values))
 
+    def renumber(self, numbers: Mapping[int, int]) -> None:
+        """Put another number in the place of each."""
+        self._values = array(self._values.typecode, [numbers[number] for number in self._values])
+
     def __getitem__(self, index: int) -> Any:
         values = self._values[self._ends[index] : self._ends[index + 1]]
         if self._words is None:
@@ -228,6 +232,14 @@ class DetectionSource:
         annotated: tuple[int, int, Mapping[str, Iterable[Any]]] | BadAnnotation,
     ) -> None:
         """Add an image: its file, and height, width and columns, or what is wrong with them."""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise SourceError(
+                "the file's name is not UTF-8",
+                path=repr(os.path.join(self._root, name)),
+                hint="rename it, and its annotations",
+            ) from None
         height, width = 0, 0
         columns: Mapping[str, Iterable[Any]] = {}
         if isinstance(annotated, BadAnnotation):

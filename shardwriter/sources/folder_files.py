@@ -85,7 +85,7 @@ def walk(
             "this link leads back to a folder that it lies in", path=path, hint="remove the link"
         )
     for entry in entries:
-        key = f"{folder}/{entry.name}"
+        key = f"{folder}/{entry.name}" if folder else entry.name
         if entry.is_dir():
             yield from walk(tree, root, key, endings, skipped, inside)
         elif is_wanted(entry.name, endings, skipped):

@@ -1,7 +1,8 @@
 """``image-mask``: images with their segmentation masks, paired by name; one record holds both.
 
-SOURCE is a folder with ``images/`` and ``masks/`` in it, or ``'folder/{images,masks}'`` where
-others are meant; :mod:`shardwriter.sources.image_pairs` tells which names go together. Bytes are
+SOURCE is a folder with ``images/`` and ``masks/`` in it, or with both side by side (``1.jpg`` and
+``1_mask.png``), or ``'folder/{images,masks}'`` where others are meant;
+:mod:`shardwriter.sources.image_pairs` tells which names go together. Bytes are
 passed through, under the names that DeepLab gave them. Image and mask must be of one size.
 
 An image without a mask, or a mask without an image, is an item too, and loading it is an error:
@@ -30,16 +31,14 @@ from shardwriter.sources.folder_files import (
     walk,
 )
 from shardwriter.sources.image_files import IMAGE_PLAN, image_features, read_image
-from shardwriter.sources.image_pairs import (
+from shardwriter.sources.image_pairs import Listed, Pairs, find_mixed, pair_up
+from shardwriter.sources.image_sides import (
     IMAGE_FOLDERS,
     MASK_FOLDERS,
-    Listed,
-    Pairs,
     Sides,
     are_certain,
     find_sides,
     may_be_sides,
-    pair_up,
     parse_spec,
 )
 from shardwriter.storage.inputs import Tree, absolute, inputs_for, printable
@@ -125,7 +124,7 @@ class ImageMask:
         tree = tree_of(self._root)
         skipped: Counter[str] = Counter()
         if spec is None:
-            parts, looking = find_sides(tree, self._root), True
+            parts, looking = _found_sides(tree, self._root)
         else:
             parts, looking = [spec[1]], not spec[2]
             for side in spec[1]:
@@ -138,7 +137,8 @@ class ImageMask:
                 path=self._root,
                 hint=f"looked for one of {', '.join(IMAGE_FOLDERS)} with one of "
                 f"{', '.join(MASK_FOLDERS)}, here and in train, val, ..., and for train with "
-                f"trainannot; others are said as '{self._root}/{{images,masks}}'",
+                f"trainannot; others are said as '{self._root}/{{images,masks}}', and those of "
+                f"one folder as '{self._root}/{{*,*_mask}}'",
             )
         found = _pair(tree, self._root, parts, skipped, looking=looking)
         self._sides = found.sides
@@ -227,11 +227,11 @@ class ImageMask:
         hint = "--on-error skip leaves it out"
         for sides in self._sides:
             own, other = sides if item.image else (sides.masks, sides.images)
-            below = name.removeprefix(own.folder + "/")
-            shared = own.shared(os.path.splitext(below)[0]) if below != name else None
+            is_below = name.startswith(own.prefix)
+            shared = own.shared(os.path.splitext(name[len(own.prefix) :])[0]) if is_below else None
             if shared is not None:
-                folder, _, base = f"{other.folder}/{shared}".rpartition("/")
-                partner = f"{folder}/{other.head}{base}{other.tail}{other.ending or '.*'}"
+                folder, slash, base = f"{other.prefix}{shared}".rpartition("/")
+                partner = f"{folder}{slash}{other.head}{base}{other.tail}{other.ending or '.*'}"
                 hint = f"it would be {partner!r}; {hint}"
                 break
         return SourceError(
@@ -264,14 +264,20 @@ def has_pairs(root: str) -> bool:
             if not may_be_sides(root):
                 return False
             tree = tree_of(root)
-        parts = find_sides(tree, root)
+        parts, looking = _found_sides(tree, root)
         if not parts or not are_certain(tree, root, parts):
             return False
-        return any(
-            image and mask for image, mask in _pair(tree, root, parts, Counter(), looking=True)[0]
-        )
+        pairs = _pair(tree, root, parts, Counter(), looking=looking).pairs
+        return any(image and mask for image, mask in pairs)
     except SourceError:
         return True  # the reason is told when the folder is opened
+
+
+def _found_sides(tree: Tree, root: str) -> tuple[list[Sides], bool]:
+    """Return where images and masks lie, and whether their names are still to be looked at."""
+    parts = find_sides(tree, root)
+    mixed = None if parts else find_mixed(tree, root)
+    return (parts, True) if mixed is None else ([mixed], False)
 
 
 def _pair(

@@ -1,202 +1,27 @@
-"""Which image goes with which mask: two folders, and what the names in them have in common.
+"""Which image goes with which mask: by what their names have in common.
 
-Folders are found by their names: ``images`` and ``masks``, ``JPEGImages`` and
-``SegmentationClass``, ...; else ``train`` and ``trainannot`` (or ``train_labels``, ...), for every
-such part; else a pair of folders in each of ``train``, ``val``, ... An image and its mask have one
-path below their folders, without the ending. Where most have not, one word at the end of all names
-of a side, or at their beginning, may differ: ``0001`` and ``0001_mask``, ``image_1`` and ``gt_1``.
-
-``'folder/{images/*,masks/*_mask}'`` says all of it: ``*`` is what the two have in common.
+An image and its mask have one path below their folders, without the ending. Where most have not,
+one word at the end of all names of a side, or at their beginning, may differ: ``0001`` and
+``0001_mask``, ``image_1`` and ``gt_1``. :mod:`shardwriter.sources.image_sides` says where they lie.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from shardwriter.errors import OptionError, SourceError
+from shardwriter.errors import SourceError
 from shardwriter.images.headers import EXTENSIONS
-from shardwriter.sources.folder_files import scan, walk
-from shardwriter.storage.inputs import Entry, Tree, inputs_for
+from shardwriter.sources.folder_files import scan
+from shardwriter.sources.image_sides import MASK_FOLDERS, Side, Sides, ambiguous
+from shardwriter.storage.inputs import Entry, Tree
 
-IMAGE_FOLDERS: Final = ("images", "image", "imgs", "img", "jpegimages", "leftimg8bit")
-MASK_FOLDERS: Final = (
-    *("masks", "mask", "labels", "label", "annotations", "annotation", "annot", "gt", "gtfine"),
-    *("segmentation", "segmentations", "segmentationclass", "segmentationobject"),
-)
-_MASK_ENDINGS: Final = ("annot", "masks", "mask", "labels", "label", "annotations", "gt")
-_PARTS: Final = frozenset(
-    {"train", "training", "val", "valid", "validation", "trainval", "test", "testing", "dev"}
-)
-
-_AS_WRITTEN: Final = ("JPEGImages", "leftImg8bit")
-
-_SPEC: Final = re.compile(r"(?P<root>.*/)?\{(?P<images>[^{},]+),(?P<masks>[^{},]+)\}/?", re.DOTALL)
 _SEPARATOR: Final = re.compile(r"[-_. ]+")
 _MOST_WORDS: Final = 8  # of a side that are tried, the most frequent ones
-
-
-class Side(NamedTuple):
-    """The images, or the masks: what their names have around the part that pairs them."""
-
-    folder: str
-    head: str = ""
-    tail: str = ""
-    ending: str = ""  # ".png": only these files
-
-    @property
-    def pattern(self) -> str:
-        """What a person would write for it."""
-        return f"{self.folder}/{self.head}*{self.tail}{self.ending}"
-
-    def shared(self, name: str) -> str | None:
-        """Return what a name has in common with its partner's; None: it does not fit."""
-        folder, slash, base = name.rpartition("/")
-        end = len(base) - len(self.tail)
-        if end <= len(self.head) or not base.startswith(self.head) or base[end:] != self.tail:
-            return None
-        return f"{folder}{slash}{base[len(self.head) : end]}"
-
-
-class Sides(NamedTuple):
-    """Where images and masks lie; folders are below the root."""
-
-    images: Side
-    masks: Side
-
-    @property
-    def spec(self) -> str:
-        """What a person would write for them."""
-        return f"{{{self.images.pattern},{self.masks.pattern}}}"
-
-
-# -- folders ---------------------------------------------------------------------------------------
-
-
-def parse_spec(data: str) -> tuple[str, Sides, bool] | None:
-    """Take ``folder/{images,masks}`` apart; None where a path is no such thing.
-
-    Returns:
-        The folder, the sides, and whether patterns say what the names have in common.
-
-    Raises:
-        OptionError: It is one, and can not be carried out.
-    """
-    found = _SPEC.fullmatch(data)
-    if found is None:
-        return None
-    root = found["root"] or "."
-    if len(root) > 1:
-        root = root.removesuffix("/")
-    sides = Sides(_side(found["images"], data), _side(found["masks"], data))
-    one, other = (f"{side.folder}/" for side in sides)
-    if one.startswith(other) or other.startswith(one):
-        raise OptionError(
-            "images and masks lie in one folder, or one of the two in the other", path=data
-        )
-    return root, sides, "*" in found["images"] or "*" in found["masks"]
-
-
-def _side(text: str, data: str) -> Side:
-    pattern = text.strip("/")
-    folder, _, name = pattern.rpartition("/") if "*" in pattern else (pattern, "", "*")
-    if "*" in folder or name.count("*") > 1 or not {"", ".", ".."}.isdisjoint(folder.split("/")):
-        raise OptionError(
-            f"{text!r} is no folder below the first, nor one with a single * in its last name",
-            path=data,
-            hint="as in 'data/{images/*,masks/*_mask}'",
-        )
-    head, _, tail = name.partition("*")
-    ending = next((known for known in EXTENSIONS if tail.lower().endswith(known)), "")
-    cut = len(tail) - len(ending)
-    return Side(folder, head, tail[:cut], tail[cut:])
-
-
-def find_sides(tree: Tree, root: str) -> list[Sides]:
-    """Return the folders that hold images and masks by their names, part by part.
-
-    Raises:
-        SourceError: Several folders would do.
-    """
-    folders = _folders(tree, root)
-    one = _by_name(tree, root, "", folders)
-    if one:
-        return [one]
-    parts, there = [], {*folders}
-    for name in folders:
-        named = {name + dash + ending for ending in _MASK_ENDINGS for dash in ("", "_", "-")}
-        masks = [f for f in sorted(named & there) if _holds_images(tree, root, f)]
-        if masks and _holds_images(tree, root, name):
-            parts.append(_only(root, [name], masks))
-    if parts:
-        return parts
-    found = (
-        _by_name(tree, root, f"{name}/", _folders(tree, os.path.join(root, name)))
-        for name in folders
-        if name.lower() in _PARTS
-    )
-    return [sides for sides in found if sides]
-
-
-def are_certain(tree: Tree, root: str, parts: Sequence[Sides]) -> bool:
-    """Tell whether the folders' names mean pairs: ``cat`` beside ``cat_mask`` may be classes."""
-    known = {side.folder for part in parts for side in part}
-    if any(name.lower() in _PARTS | {*IMAGE_FOLDERS} for name in {f.split("/")[0] for f in known}):
-        return True
-    return not any(
-        _holds_images(tree, root, name) for name in _folders(tree, root) if name not in known
-    )
-
-
-def may_be_sides(root: str) -> bool:
-    """Tell with few requests whether a large folder of a store is worth listing all of it."""
-    return any(
-        inputs_for(root).is_directory(f"{root.rstrip('/')}/{name}")
-        for name in (*IMAGE_FOLDERS, *map(str.title, IMAGE_FOLDERS), *_AS_WRITTEN, *sorted(_PARTS))
-    )
-
-
-def _by_name(tree: Tree, root: str, above: str, names: Sequence[str]) -> Sides | None:
-    def those(known: Sequence[str]) -> list[str]:
-        found = [above + name for name in names if name.lower() in known]
-        return [folder for folder in found if _holds_images(tree, root, folder)]
-
-    images = those(IMAGE_FOLDERS)
-    masks = those(MASK_FOLDERS) if images else []
-    return _only(root, images, masks) if masks else None
-
-
-def _only(root: str, images: Sequence[str], masks: Sequence[str]) -> Sides:
-    choices = [Sides(Side(image), Side(mask)) for image in images for mask in masks]
-    if len(choices) > 1:
-        raise _ambiguous("several folders may be images and masks", root, choices)
-    return choices[0]
-
-
-def _ambiguous(message: str, root: str, choices: Iterable[Sides]) -> SourceError:
-    specs = sorted(sides.spec for sides in choices)
-    told = [shlex.quote(os.path.join(root, spec)) for spec in specs]
-    return SourceError(
-        f"{message}: {', '.join(specs)}",
-        path=root,
-        hint=f"say which: {' or '.join(told)}; or --format image-folder, where folders are classes",
-    )
-
-
-def _folders(tree: Tree, directory: str) -> list[str]:
-    return [entry.name for entry in scan(tree, directory) if entry.is_dir()]
-
-
-def _holds_images(tree: Tree, root: str, folder: str) -> bool:
-    return next(walk(tree, root, folder, EXTENSIONS, Counter()), None) is not None
-
-
-# -- names -----------------------------------------------------------------------------------------
-
+_MASK_WORDS: Final = frozenset({*MASK_FOLDERS, "seg", "segm"})
 
 Listed = tuple[Entry, str]
 
@@ -231,7 +56,7 @@ def pair_up(
     Raises:
         SourceError: An image has two masks, or a mask two images, or words differ in two ways.
     """
-    names = [(_by_stem(sides.images, listing), _by_stem(sides.masks, listing)) for sides in parts]
+    names = [_by_stems(sides, listing) for sides in parts]
     if looking:
         found = _find_words(
             root,
@@ -249,13 +74,54 @@ def pair_up(
     return Pairs(pairs, list(parts))
 
 
+def find_mixed(tree: Tree, root: str) -> Sides | None:
+    """Return how the masks in a folder differ from the images beside them, by their names.
+
+    Only names that have a word for masks are looked at, and there have to be as many of them as
+    others, or nearly so. What lies in folders below is not looked at: these may be classes.
+
+    Raises:
+        SourceError: Several words would do.
+    """
+    names = [os.path.splitext(entry.name) for entry in scan(tree, root)]
+    stems = [stem for stem, ending in names if ending.lower() in EXTENSIONS]
+    masks = [stem for stem in stems if not _MASK_WORDS.isdisjoint(_SEPARATOR.split(stem.lower()))]
+    images = sorted({*stems} - {*masks})
+    if not masks or not images or not len(images) / 2 <= len(masks) <= 2 * len(images):
+        return None
+    words = _find_words(root, Sides(Side(""), Side("")), images, masks)
+    return None if words.masks.words == words.images.words else words
+
+
+def _by_stems(
+    sides: Sides, listing: Callable[[str], Iterable[Listed]]
+) -> tuple[dict[str, list[Listed]], dict[str, list[Listed]]]:
+    images = _by_stem(sides.images, listing)
+    masks = _by_stem(sides.masks, listing)
+    if sides.are_mixed:
+        if len("".join(sides.masks.words)) >= len("".join(sides.images.words)):
+            images = _without(images, sides.masks)
+        else:
+            masks = _without(masks, sides.images)
+    return images, masks
+
+
 def _by_stem(side: Side, listing: Callable[[str], Iterable[Listed]]) -> dict[str, list[Listed]]:
     found: dict[str, list[Listed]] = {}
     for entry, key in listing(side.folder):
-        stem, ending = os.path.splitext(key[len(side.folder) + 1 :])
+        stem, ending = os.path.splitext(key[len(side.prefix) :])
         if side.ending in ("", ending):
             found.setdefault(stem, []).append((entry, key))
     return found
+
+
+def _without(by_stem: Mapping[str, list[Listed]], other: Side) -> dict[str, list[Listed]]:
+    """Leave out the files of the other side."""
+    left = {
+        stem: [(entry, key) for entry, key in files if not other.fits(key[len(other.prefix) :])]
+        for stem, files in by_stem.items()
+    }
+    return {stem: files for stem, files in left.items() if files}
 
 
 def _by_shared(
@@ -311,7 +177,7 @@ def _find_words(root: str, folders: Sides, images: Sequence[str], masks: Sequenc
         if 2 * choice[0] > best[0] and all(_contradict(choice[2], known[2]) for known in rivals):
             rivals.append(choice)
     if len(rivals) > 1:
-        raise _ambiguous(
+        raise ambiguous(
             "names of images and masks go together in several ways",
             root,
             [_with_words(folders, words) for _, words, _ in rivals],

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
 from shardwriter.features.feature_types import FeatureType
+from shardwriter.sources.arrow_rows import own_value
 from shardwriter.sources.numpy_file import NumpyFile, Rows
-from shardwriter.sources.parquet import own_value
 from shardwriter.sources.positions import OpenFiles
 from shardwriter.storage.descriptor import Scratch
 
@@ -66,7 +66,8 @@ class NumpyRows:
         for path in paths:
             file = NumpyFile(path)
             self._open_files.open(file)
-            name = os.path.basename(path).removesuffix(".npy")
+            stem, ending = os.path.splitext(os.path.basename(path))
+            name = stem if ending.lower() == ".npy" else stem + ending
             self._arrays += [(len(self._files), a) for a in file.scan(name, copy)]
             self._files.append(file)
         first = self._arrays[0][1]
@@ -144,9 +145,23 @@ class NumpyRows:
                 values = values[field]
             if not values.dtype.isnative:
                 values = values.astype(values.dtype.newbyteorder("="))
-            is_text = values.dtype.kind in "SU"
-            columns[name] = Column(values.tolist() if is_text else np.ascontiguousarray(values))
+            if values.dtype.kind in "SU":
+                columns[name] = Column(self._texts(name, values, index))
+            else:
+                columns[name] = Column(np.ascontiguousarray(values))
         return columns
+
+    def _texts(self, name: str, values: NDArray[Any], index: int) -> list[Any]:
+        try:
+            texts: list[Any] = values.tolist()
+        except (SystemError, ValueError) as error:
+            raise SourceError(
+                "what should be text has numbers that are no characters",
+                path=self._files[self._arrays[index][0]].path,
+                feature=name,
+                hint="write the file again",
+            ) from error
+        return texts
 
     def digest(self) -> dict[str, Any]:
         """Return the names of the arrays, and sizes and checksums of the files' ends."""

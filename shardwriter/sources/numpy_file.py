@@ -7,6 +7,7 @@ Fortran's order, is copied into a temporary file first. Nothing is ever unpickle
 from __future__ import annotations
 
 import ast
+import mmap
 import struct
 import warnings
 import zipfile
@@ -39,8 +40,10 @@ _BROKEN: Final = (
     zlib.error,
 )
 _COPY_BYTES: Final = 1 << 20
+_TURN_BYTES: Final = 64 << 20
 _TAIL_BYTES: Final = 1 << 16
 _ZIP_HEAD: Final = struct.Struct("<4s22xHH")  # signature, sizes of the name and of the extra field
+_IS_ENCRYPTED: Final = 1  # of a member's flags
 _MAX_GAP_BYTES: Final = 1 << 14  # between rows that are read together
 
 
@@ -106,8 +109,9 @@ class NumpyFile(InputFile):
                 with zipfile.ZipFile(file) as archive:
                     return self._members(archive, copy)
         except _BROKEN as error:
+            reason = str(error).partition("\n")[0]
             raise SourceError(
-                f"is no whole NumPy file: {error}", path=self.path, hint="write it again"
+                f"is no whole NumPy file: {reason}", path=self.path, hint="write it again"
             ) from error
         raise SourceError(
             "this is no NumPy file" + ("" if head else ": it is empty"),
@@ -119,6 +123,13 @@ class NumpyFile(InputFile):
         arrays = []
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
+            if name == member.filename or member.flag_bits & _IS_ENCRYPTED:
+                what = "is no array" if name == member.filename else "is encrypted"
+                raise SourceError(
+                    f"the member {member.filename!r} of this zip file {what}",
+                    path=self.path,
+                    hint="np.savez writes files that have arrays alone",
+                )
             with archive.open(member) as stream:
                 if member.compress_type == zipfile.ZIP_STORED:
                     signature, name_bytes, extra_bytes = _ZIP_HEAD.unpack(
@@ -159,15 +170,9 @@ class NumpyFile(InputFile):
             return Rows(name, header.dtype, header.shape, begin + head_bytes, None)
         copied = copy.num_bytes
         if header.is_fortran and len(header.shape) > 1:
-            # All of it is in memory for a moment: a row is spread over the whole file.
-            array: NDArray[Any] = np.frombuffer(_exactly(stream, data_bytes), header.dtype)
-            copy.append(array.reshape(header.shape, order="F").tobytes())
+            _turn(stream, header, data_bytes, copy)
         else:
-            left = data_bytes
-            while left:
-                data = _exactly(stream, min(left, _COPY_BYTES))
-                copy.append(data)
-                left -= len(data)
+            _copy(stream, data_bytes, copy)
         while stream.read(_COPY_BYTES):
             pass  # at its end the checksum of a member is held against what was read
         return Rows(name, header.dtype, header.shape, copied, copy)
@@ -196,7 +201,7 @@ class NumpyFile(InputFile):
         shape = (len(wanted), *array.shape[1:])
         size = array.row_bytes
         if not len(wanted) or not size:
-            return np.empty(shape, array.dtype)
+            return np.zeros(shape, array.dtype)  # text of no length becomes text of length 1
         order = np.argsort(wanted, kind="stable")
         ascending = wanted[order]
         gap = max(1, _MAX_GAP_BYTES // size)
@@ -215,6 +220,29 @@ class NumpyFile(InputFile):
         if len(data) != num_bytes:
             raise file_changed(self.path)
         return np.frombuffer(data, np.uint8)
+
+
+def _copy(stream: IO[bytes], num_bytes: int, copy: Scratch) -> None:
+    while num_bytes:
+        data = _exactly(stream, min(num_bytes, _COPY_BYTES))
+        copy.append(data)
+        num_bytes -= len(data)
+
+
+def _turn(stream: IO[bytes], header: Header, num_bytes: int, copy: Scratch) -> None:
+    """Append rows that lie spread over the whole array; only some are in memory at once."""
+    if not num_bytes:
+        return
+    columns = Scratch()
+    _copy(stream, num_bytes, columns)
+    row_bytes = num_bytes // header.shape[0]
+    with mmap.mmap(columns.fileno(), num_bytes, access=mmap.ACCESS_READ) as mapped:
+        rows = np.frombuffer(mapped, header.dtype).reshape(header.shape, order="F")
+        step = max(1, _TURN_BYTES // row_bytes)
+        for first in range(0, header.shape[0], step):
+            copy.append(rows[first : first + step].tobytes())
+        del rows  # a file that somebody looks into can not be closed
+    columns.close()
 
 
 def _read_header(stream: IO[bytes]) -> tuple[Header, int]:

@@ -19,7 +19,8 @@ _ZEROS: Final = bytes(_BLOCK)
 _WINDOW_BYTES: Final = 1 << 14  # read at a time to find headers
 _STREAM_BYTES: Final = 1 << 20
 _MOST_NAME_BYTES: Final = 1 << 20  # of a long name or the attributes of a member
-_PACKED: Final = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+PACKED: Final = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+"""How files begin that are packed in other ways than with gzip."""
 
 
 class Member(NamedTuple):
@@ -188,7 +189,7 @@ def _header(block: bytes, at: int, path: str) -> tarfile.TarInfo:
     except tarfile.HeaderError as error:
         if at:
             _fail(f"the header of a member is damaged ({error})", path, at)
-        packed = [name for magic, name in _PACKED.items() if block.startswith(magic)]
+        packed = [name for magic, name in PACKED.items() if block.startswith(magic)]
         raise SourceError(
             f"this is packed with {packed[0]}" if packed else f"this is no tar file ({error})",
             path=path,
@@ -205,7 +206,10 @@ def _plain(block: bytes) -> tarfile.TarInfo | None:
 
     Most headers are such, and ``tarfile`` takes four times as long.
     """
-    check, size = block[148:156].strip(b" \0"), block[124:136].strip(b" \0")
+    # A number ends at the first NUL, also where that stands in front.
+    check, size = (
+        field.partition(b"\0")[0].strip(b" ") for field in (block[148:156], block[124:136])
+    )
     if block[156:157] != tarfile.REGTYPE or block[257:262] != b"ustar" or block[345]:
         return None
     if not (check.isdigit() and size.isdigit()) or b"8" in check + size or b"9" in check + size:

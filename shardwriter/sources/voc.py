@@ -18,7 +18,9 @@ other files, has to be declared there first.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
@@ -119,8 +121,8 @@ class VocDetection(DetectionSource):
             if isinstance(annotation, _Annotation)
             for each in annotation.objects
         }
-        classes = CLASSES if names.issubset(CLASSES) else sorted(names)
-        labels = {name: label for label, name in enumerate(classes, 1)}
+        self.classes = sorted(names)
+        labels = self._labels = _labels_of(self.classes)
         wanted = list(found)
         if path != root:
             wanted = self._listed(path, found)
@@ -147,7 +149,20 @@ class VocDetection(DetectionSource):
             else:
                 annotated = BadAnnotation(f"{stem}.xml: {annotation}")
             self._add(name, name, images.get(name), annotated)
+        self._num_images = len(images)
         self.notes = self._told(len(images), labels)
+
+    def use_classes(self, classes: Sequence[str]) -> None:
+        """Number these classes: other splits of the data have further ones."""
+        labels = _labels_of(classes)
+        if labels == self._labels:
+            return
+        numbers = {label: labels[name] for name, label in self._labels.items() if name in labels}
+        self._columns[LABEL].renumber(numbers)
+        self.classes, self._labels = [*classes], labels
+        digest = f"{self._annotations_digest}\0" + "\0".join(classes)
+        self._annotations_digest = sha256(digest.encode()).hexdigest()
+        self.notes = self._told(self._num_images, labels)
 
     def _parse(self, entry: Entry) -> tuple[Stat, bytes, _Annotation | BadAnnotation]:
         try:
@@ -176,7 +191,7 @@ class VocDetection(DetectionSource):
                     line=line,
                 )
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+            [(twice, _)] = Counter(names).most_common(1)
             raise SourceError(f"{twice!r} stands twice in this list", path=path)
         self._add_annotations(data, facts.st_mtime_ns)
         return names
@@ -217,6 +232,12 @@ class VocDetection(DetectionSource):
                 f"{num_images - len(self._keys):,}"
             )
         return notes
+
+
+def _labels_of(names: Sequence[str]) -> dict[str, int]:
+    """Return the numbers of classes that are found in the files."""
+    classes = CLASSES if {*names}.issubset(CLASSES) else sorted(names)
+    return {name: label for label, name in enumerate(classes, 1)}
 
 
 def parse_xml(data: bytes) -> Element:
@@ -301,6 +322,9 @@ def _annotation(root: Element) -> _Annotation:
         name = (element.findtext("name") or "").strip()
         if not name:
             raise BadAnnotation(f"{what} has no name")
+        for tag in ("name", "bndbox"):
+            if len(element.findall(tag)) > 1:
+                raise BadAnnotation(f"{what} has several of <{tag}>")
         box = [
             _value(element, f"bndbox/{side}", float, what)
             for side in ("xmin", "xmax", "ymin", "ymax")

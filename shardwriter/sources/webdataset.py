@@ -15,6 +15,7 @@ at hand. Where a file is packed, all are streams: read once, front to back.
 
 from __future__ import annotations
 
+import stat
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -106,7 +107,10 @@ class WebDataset:
             raise SourceError(
                 f"can not be read: {error.strerror}", path=error.filename or self._paths[0]
             ) from error
-        return [(stat.st_size, stat.st_mtime_ns) for stat in found]
+        for path, each in zip(self._paths, found, strict=True):
+            if not stat.S_ISREG(each.st_mode):
+                raise SourceError("this is no file: tar files are not read from pipes", path=path)
+        return [(each.st_size, each.st_mtime_ns) for each in found]
 
     def _scan(self) -> list[str]:
         extensions: dict[str, None] = {}
@@ -169,7 +173,7 @@ class WebDataset:
                 read = _opened(self._absolute[number], stack)
                 for sample in samples_in(StreamedBytes(read), path):
                     yield StreamedSample(number, sample)
-            stat = self._inputs.stat(self._absolute[number])
+            found = self._inputs.stat(self._absolute[number])
         except CorruptFile as error:
             raise SourceError(
                 f"can not be unpacked: {error.message}", path=path, hint="get it again"
@@ -178,7 +182,7 @@ class WebDataset:
             raise file_changed(path) from None
         except OSError as error:
             raise SourceError(f"can not be read: {error.strerror}", path=path) from error
-        if (stat.st_size, stat.st_mtime_ns) != self._states[number]:
+        if (found.st_size, found.st_mtime_ns) != self._states[number]:
             raise file_changed(path)
 
     def item(self, item_index: int) -> int:
