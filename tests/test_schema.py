@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from shardwriter.codec.example import UNSET, encode_example
 from shardwriter.errors import FeatureError, OptionError, SchemaConflict
-from shardwriter.features.feature_types import FeatureType, describe, parse_schema_option
+from shardwriter.features.feature_types import FeatureType, describe
 from shardwriter.features.schema import FeatureSummary, Schema, schema_from_json
+from shardwriter.features.schema_text import parse_schema_option
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n" + bytes(20), b"\xff\xd8\xff\xe0" + bytes(20)
 FLOAT = FeatureType("float", "float32")
@@ -381,8 +382,24 @@ def test_types_are_read_from_an_option():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "a=", "=int64", "a=int32", "a=int64,", "a=int64,,b=float"]
+    "text", ["", "a", "a=", "=int64", "a=int31", "a=int64,", "a=int64,,b=float"]
 )
 def test_an_option_that_gives_no_types_is_refused(text):
     with pytest.raises(OptionError, match="NAME=TYPE"):
         parse_schema_option(text)
+
+
+@pytest.mark.parametrize("shapes", [[(0, 5), (0, 0)], [(1, 0), (2, 0)], [(0, 5), (3, 5), (0, 4)]])
+def test_shapes_that_values_do_not_tell_are_not_joined(shapes):
+    for order in (shapes, shapes[::-1]):
+        schema = Schema()
+        with pytest.raises(SchemaConflict, match="shapes") as caught:
+            [schema.observe(i, {"x": np.zeros(shape)}) for i, shape in enumerate(order)]
+        assert "--schema 'x=float64[" in caught.value.hint
+
+
+def test_an_array_without_values_may_be_one_of_a_size_that_varies():
+    schema = Schema()
+    for index, shape in enumerate([(0, 5), (3, 5), (0, 5)]):
+        schema.observe(index, {"x": np.zeros(shape)})
+    assert schema.features["x"].type.shape == (None, 5)

@@ -26,18 +26,26 @@ def no_place(value: Any, kind: Kind | None, *, inside: bool = False) -> FeatureE
     where = "a list holds " if inside else ""
     if kind is not None and leaf_kind(type(value)) is not None:
         return FeatureError(f"{where}{type_name(value)}, and the plan says {kind}")
+    if any(each.__module__.startswith("PIL.") for each in type(value).__mro__):
+        return FeatureError(
+            f"{where}{type_name(value)}, and a Feature holds bytes, not a picture",
+            hint="sw.png(image) and sw.jpeg(image) make files of it; np.asarray(image) its pixels",
+        )
     hints = {
         "set": "sort it into a list",
         "dict": "make each of its values a feature of its own",
         "NoneType": "leave it out of the list, or fill it with a value",
     }
-    return FeatureError(
-        f"{where}{type_name(value)}, which has no place in a Feature",
-        hint=hints.get(
-            type(value).__name__,
-            "give a bool, int, float, str, bytes, a flat list of one of these, or a numpy array",
-        ),
+    hint = hints.get(
+        type(value).__name__,
+        "give a bool, int, float, str, bytes, a flat list of one of these, or a numpy array",
     )
+    if type(value).__module__.partition(".")[0] == "PIL":
+        hint = (
+            "a map makes a file of it (sw.png(image), sw.jpeg(image)) or an array "
+            "(numpy.asarray(image))"
+        )
+    return FeatureError(f"{where}{type_name(value)}, which has no place in a Feature", hint=hint)
 
 
 def no_place_for_dtype(dtype: np.dtype[Any], kind: Kind | None) -> FeatureError:

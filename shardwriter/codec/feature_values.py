@@ -4,7 +4,8 @@ What is made here is the second half of a map entry (the first is the key)::
 
     12 <size> | 1a <size> | 0a <size> <varints>             int64: bool, int, integer arrays
     12 <size> | 12 <size> | 0a <size> <float32 LE ...>      float: float, float arrays
-    12 <size> | 0a <size> | (0a <size> <bytes>) ...         bytes: str (UTF-8), bytes, buffers
+    12 <size> | 0a <size> | (0a <size> <bytes>) ...         bytes: str (UTF-8), bytes, buffers,
+                                                            and the bytes of `raw` arrays
     12 00                                                   unset: a Feature with no kind
     value       Feature     the list
 """
@@ -32,8 +33,10 @@ from shardwriter.codec.feature_errors import (
     ragged,
     type_name,
 )
+from shardwriter.codec.raw_array import RawArray
 from shardwriter.errors import FeatureError
 from shardwriter.formats.varint import encode_varint, encode_varints
+from shardwriter.images.encoded import EncodedImage
 
 # Ready bytes; or, for what is too large to be copied twice, (number of bytes, the buffers).
 Encoded: TypeAlias = "bytes | tuple[int, list[bytes | memoryview]]"
@@ -104,6 +107,8 @@ def encode_any(value: Any, kind: Kind | None) -> Encoded:
         return _INT_FEATURES[number] if kind in (None, "int64") else _int_elsewhere(number, kind)
     if isinstance(value, float) and kind in (None, "float"):
         return _encode_float(value)
+    if isinstance(value, RawArray):
+        raise FeatureError(f"an array of raw bytes, and the plan says {kind}")
     raise no_place(value, kind)
 
 
@@ -242,6 +247,14 @@ def _encode_blob(data: bytes) -> Encoded:
     return len(head) + size, [head, data]
 
 
+def _encode_raw(value: RawArray) -> Encoded:
+    data = value.data
+    head = blob_head(data.nbytes)
+    if data.nbytes <= _COPIED_BYTES:
+        return head + data
+    return len(head) + data.nbytes, [head, data]
+
+
 def _encode_blobs(blobs: Sequence[bytes]) -> Encoded:
     if len(blobs) == 1:
         return _encode_blob(blobs[0])
@@ -268,6 +281,10 @@ def _encode_sequence(values: Sequence[Any], kind: Kind | None) -> Encoded:
     if not leaves:
         return UNSET_FEATURE if kind is None else packed_head(kind, 0)
     kinds = {leaf_kind(leaf_type) for leaf_type in types}
+    if RawArray in types:
+        raise FeatureError(
+            "a list of raw arrays", hint="store one array: sw.raw(numpy.stack(arrays))"
+        )
     if None in kinds:
         raise no_place(next(v for v in leaves if leaf_kind(type(v)) is None), kind, inside=True)
     if kinds == {"float", "int64"} and kind in (None, "int64"):
@@ -365,7 +382,9 @@ def _as_array(value: Any) -> NDArray[Any]:
     except Exception as error:  # torch: RuntimeError or TypeError; other libraries: their own
         raise FeatureError(
             f"{type_name(value)} does not turn into a numpy array: {error}",
-            hint="give a numpy array (for torch: tensor.detach().cpu().numpy())",
+            hint="give tensor.float(): every bfloat16 is a float32"
+            if "BFloat16" in str(error)
+            else "give a numpy array (for torch: tensor.detach().cpu().numpy())",
         ) from error
 
 
@@ -397,7 +416,12 @@ _INTS: Final[dict[type, Encoder]] = {
     np.int64: _encode_numpy_int,
 }
 _FLOATS: Final[dict[type, Encoder]] = {float: _encode_float, np.float64: _encode_float}
-_BLOBS: Final[dict[type, Encoder]] = {str: _encode_str, bytes: _encode_blob}
+_BLOBS: Final[dict[type, Encoder]] = {
+    str: _encode_str,
+    bytes: _encode_blob,
+    RawArray: _encode_raw,
+    EncodedImage: _encode_blob,
+}
 
 
 class _Encoders(dict["Kind | None", "dict[type, Encoder]"]):

@@ -5,7 +5,7 @@ gives the same type:
 
 =========  ====================================================================================
 kind       unset < int64, float, bytes < conflict (an error: int and float in one feature)
-dtype      equal, else the widest of the kind
+dtype      equal, else the widest of the kind; raw bytes: equal, or a conflict
 shape      equal, else one dimension becomes null; a scalar and a list become [null]
 format     (images) equal, else "image"
 =========  ====================================================================================
@@ -18,14 +18,16 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from shardwriter.codec.example import Kind
-from shardwriter.errors import FeatureError, OptionError
+from shardwriter.codec.example import UNSET, Kind
+from shardwriter.codec.raw_array import RawArray
+from shardwriter.errors import FeatureError
+from shardwriter.images.encoded import EncodedImage
 from shardwriter.images.headers import image_format
 
 Encoding = Literal["list", "raw", "image"]
 Shape = tuple[int | None, ...]
 
-_WIDEST: Final[dict[str, str]] = {"int64": "int64", "float": "float64", "bytes": "bytes"}
+WIDEST: Final[dict[str, str]] = {"int64": "int64", "float": "float64", "bytes": "bytes"}
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,11 @@ class FeatureType:
             raise ValueError(f"{self.kind} and {other.kind}")
         if self.encoding != other.encoding:
             raise ValueError(f"encodings {self.encoding} and {other.encoding}")
+        if self.encoding == "raw" and self.dtype != other.dtype:
+            raise ValueError(f"raw bytes of {self.dtype} and of {other.dtype}")
         return FeatureType(
             self.kind,
-            self.dtype if self.dtype == other.dtype else _WIDEST[self.kind],
+            self.dtype if self.dtype == other.dtype else WIDEST[self.kind],
             _join_shapes(self.shape, other.shape),
             self.encoding,
             _join_formats(self.format, other.format),
@@ -86,10 +90,22 @@ def _join_shapes(a: Shape | None, b: Shape | None) -> Shape | None:
     if len(a) != len(b):
         raise ValueError(f"shapes {list(a)} and {list(b)}")
     joined = tuple(m if m == n else None for m, n in zip(a, b, strict=True))
-    # Two are null only where that was declared: then the declared shape covers the other.
-    if joined.count(None) > 1 and joined not in (a, b):
-        raise ValueError(f"shapes {list(a)} and {list(b)} (two dimensions vary)")
+    # Such a shape was declared, or is none: then the declared one covers the other.
+    if needs_shape(joined) and joined not in (a, b):
+        why = "two dimensions vary" if joined.count(None) > 1 else "without values none is told"
+        raise ValueError(f"shapes {list(a)} and {list(b)} ({why})")
     return joined
+
+
+def needs_shape(shape: Shape | None) -> bool:
+    """Say whether the number of values does not tell a value's shape.
+
+    That is where two dimensions vary, or one beside a dimension of 0. Where that was declared each
+    record has the shape in a feature of its own; see :mod:`shardwriter.features.shape_features`.
+    """
+    if shape is None or None not in shape:
+        return False
+    return shape.count(None) > 1 or 0 in shape
 
 
 def signature(value: Any) -> object:
@@ -99,7 +115,9 @@ def signature(value: Any) -> object:
         return value.dtype, value.shape
     if kind in _SCALAR_DTYPES or kind in _NUMPY_SCALARS:
         return kind
-    return None
+    if kind is EncodedImage:
+        return kind, value.format
+    return value.look if kind is RawArray else None
 
 
 _NUMPY_SCALARS: Final = frozenset(
@@ -134,12 +152,53 @@ def describe(name: str, value: Any, kind: Kind | None = None) -> FeatureType:
         return FeatureType(*scalar, ())
     if isinstance(value, (list, tuple)):
         return _describe_list(name, value, kind)
+    if isinstance(value, Steps):
+        return _describe_steps(name, value.steps)
+    if isinstance(value, RawArray):
+        return FeatureType("bytes", value.array.dtype.name, value.array.shape, "raw")
+    if isinstance(value, EncodedImage):
+        return FeatureType("bytes", "bytes", (), "image", value.format)
     for base, (kind, dtype) in _SCALAR_DTYPES.items():
         if isinstance(value, base) and not isinstance(value, np.generic):
             return FeatureType(kind, dtype, ())
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
         return _describe_array(name, np.asarray(value))
     raise FeatureError(f"{type(value).__name__} has no place in an Example", feature=name)
+
+
+class Steps:
+    """The steps of a feature list, which have one type together: that of a step."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, steps: Any) -> None:
+        self.steps = steps
+
+
+def _describe_steps(name: str, steps: Any) -> FeatureType:
+    if isinstance(steps, np.ndarray):
+        steps = steps[:1]  # one dtype, one shape
+    kinds: dict[object, Any] = {}
+    others = []
+    for step in steps:
+        if step is None or step is UNSET:
+            continue
+        look = signature(step)
+        if look is None:
+            others.append(step)
+        else:
+            kinds[look] = step
+    joined = FeatureType()
+    try:
+        for step in [*kinds.values(), *others]:
+            joined = joined.join(describe(name, step))
+    except ValueError as conflict:
+        raise FeatureError(
+            f"the steps of one list are {conflict}",
+            hint="make all of them one type, and one shape but for one dimension",
+            feature=name,
+        ) from None
+    return joined
 
 
 def _describe_list(
@@ -167,7 +226,11 @@ def _describe_list(
         ) from None
     inner = joined.shape or ()
     if None in inner:
-        raise FeatureError("a ragged nested list has no shape", feature=name)
+        raise FeatureError(
+            "a ragged nested list has no shape",
+            hint="pad the rows, or store the flat values and the row lengths as two features",
+            feature=name,
+        )
     return replace(joined, shape=(len(values), *inner))
 
 
@@ -183,41 +246,19 @@ def _describe_array(name: str, array: np.ndarray[Any, Any]) -> FeatureType:
 
 
 def as_planned(found: FeatureType, planned: FeatureType, value: Any) -> FeatureType:
-    """See a value as the plan has it: ints are floats under a float plan, a list has its kind."""
+    """See a value as the plan has it: ints are floats under a float plan, a list has its kind.
+
+    Numbers have the plan's dtype. Whether it holds them was looked at by who made the plan: a
+    source, or :mod:`shardwriter.features.bound_values` for what a person declared.
+    """
     if found.kind is None:
         return replace(planned, shape=(0,))
-    dtype = planned.dtype if found.kind == planned.kind == "float" else found.dtype
+    if found.encoding == "raw":
+        return found
+    is_number = found.kind == planned.kind and planned.kind in ("int64", "float")
+    dtype = planned.dtype if is_number and planned.dtype is not None else found.dtype
     if planned.kind == "float" and found.kind == "int64":
         found, dtype = replace(found, kind="float"), planned.dtype
     if planned.encoding == "image" and isinstance(value, (bytes, bytearray, memoryview)):
         return replace(found, encoding="image", format=image_format(bytes(value[:16])))
     return replace(found, dtype=dtype, encoding=planned.encoding, format=planned.format)
-
-
-def parse_schema_option(text: str) -> dict[str, FeatureType]:
-    """Read ``--schema name=type,...`` with types int64, float, bytes, string, image.
-
-    Raises:
-        OptionError: Something else.
-    """
-    plan: dict[str, FeatureType] = {}
-    for part in text.split(","):
-        name, equals, type_name = part.rpartition("=")
-        known = _SCHEMA_TYPES.get(type_name.strip())
-        if not equals or not name.strip() or known is None:
-            raise OptionError(
-                f"--schema: {part!r} is not NAME=TYPE",
-                hint="types are int64, float, bytes, string and image (the bytes of a file), as in "
-                "id=string,price=float",
-            )
-        plan[name.strip()] = known
-    return plan
-
-
-_SCHEMA_TYPES: Final[dict[str, FeatureType]] = {
-    "int64": FeatureType("int64", "int64"),
-    "float": FeatureType("float", "float32"),
-    "bytes": FeatureType("bytes", "bytes"),
-    "string": FeatureType("bytes", "string"),
-    "image": FeatureType("bytes", "bytes", (), "image"),
-}

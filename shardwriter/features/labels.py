@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from shardwriter.codec.raw_array import RawArray
+
 MAX_CELLS: Final = 1_000_000  # shards x labels that are counted per shard
 MAX_LABELS: Final = 100_000  # a feature with more values is no label
 
@@ -230,6 +232,8 @@ def labels_of(value: Any) -> Iterable[Any]:
         return (str.__str__(value),)  # an enum's own str() is its name
     if isinstance(value, (list, tuple)):
         return [label for part in value for label in labels_of(part)]
+    if isinstance(value, RawArray):
+        value = value.array
     if isinstance(value, np.generic):
         value = value.item()
     elif hasattr(value, "__array__"):

@@ -14,6 +14,7 @@ from shardwriter.codec.example_columns_wire import PlainColumn
 from shardwriter.codec.example_wire import KIND_OF_TAG, Values, check_packed, unpack
 from shardwriter.codec.feature_errors import Kind
 from shardwriter.codec.feature_values import UNSET
+from shardwriter.codec.raw_array import dtype_named
 from shardwriter.errors import FeatureError, ManifestError
 from shardwriter.features.feature_types import FeatureType, Shape
 
@@ -34,6 +35,7 @@ class RestoredFeature:
 
     Raises:
         ManifestError: The dtype is none of numpy's.
+        MissingExtra: It is ``bfloat16``, and there is no ``ml_dtypes``.
     """
 
     def __init__(self, name: str, feature_type: FeatureType) -> None:
@@ -99,12 +101,26 @@ class RestoredFeature:
             return array
         return array.reshape(num_rows, *self._full_shape(num_values))
 
+    def stacked_raw(self, column: SingleBlobs) -> NDArray[Any] | None:
+        """Return raw bytes as ``[n, *shape]``; None where they are not of one fixed size."""
+        if not self.is_raw or not self.num_values or not len(column):
+            return None
+        dtype = cast("np.dtype[Any]", self.dtype)
+        stored = dtype.newbyteorder("<")
+        if set(map(len, column)) != {self.num_values * stored.itemsize}:
+            return None
+        values = np.frombuffer(b"".join(column), stored).astype(dtype)
+        return values.reshape(len(column), *cast("tuple[int, ...]", self.shape))
+
     def listed(self, column: PlainColumn) -> list[Any]:
         """Return a column as a list by rows: `ABSENT` where there is nothing, None for unset."""
         if isinstance(column, np.ndarray):
             stacked = self.stacked(column)
             return list(stacked) if stacked.ndim == 1 else list(map(_copy, stacked))
         if isinstance(column, SingleBlobs):
+            stacked_raw = self.stacked_raw(column)
+            if stacked_raw is not None:
+                return list(stacked_raw) if stacked_raw.ndim == 1 else list(map(_copy, stacked_raw))
             if self.kind == "bytes" and self.shape == () and not self.is_raw:
                 return self._texts(column) if self.is_text else list(column)
             column = column.in_lists()
@@ -203,9 +219,9 @@ class RestoredFeature:
         if self.num_values is not None:
             self._check_count(num_values)
             return cast("tuple[int, ...]", shape)
-        known = prod(n for n in shape if n is not None)
         if shape.count(None) > 1:
-            return (num_values,)
+            return (num_values,)  # which shape it has stands beside it, if anywhere
+        known = prod(n for n in shape if n is not None)
         varies, rest = divmod(num_values, known) if known else (0, num_values)
         if rest:
             raise self._wrong_count(num_values, known, "value", "a multiple of ")
@@ -239,7 +255,7 @@ _copy: Final[Callable[[NDArray[Any]], NDArray[Any]]] = np.ndarray.copy
 
 def _dtype(name: str, dtype: str) -> np.dtype[Any]:
     try:
-        return np.dtype(dtype)
+        return dtype_named(dtype)
     except (TypeError, ValueError):
         raise ManifestError(f"{dtype!r} is no dtype of numpy", feature=name) from None
 

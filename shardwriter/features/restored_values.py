@@ -28,6 +28,7 @@ from shardwriter.errors import ShardwriterError
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.features.restored_feature import ABSENT, RestoredFeature
 from shardwriter.features.schema import FeatureSummary
+from shardwriter.features.shape_features import reshaped, shaped_by_others
 
 # Records over this are read one by one: their bytes are copied once, and not joined before.
 _MAX_ROW_BYTES: Final = 1 << 14
@@ -51,7 +52,8 @@ class Restorer:
     no shape, or no entry        ``int64[k]``, ``float32[k]`` or a list, as `decode_example` has it
     ===========================  ==================================================================
 
-    A feature that is absent from a record has no key, one without a kind is None.
+    A feature that is absent from a record has no key, one without a kind is None. Of values whose
+    shape stands beside them (`shape_features`) it is theirs, and the feature that held it is gone.
 
     Args:
         schema: The features' types by name, as a manifest has them; may be empty.
@@ -63,6 +65,7 @@ class Restorer:
     def __init__(self, schema: Mapping[str, FeatureSummary]) -> None:
         self._finder = EntryFinder()
         self._features = {name: RestoredFeature(name, entry.type) for name, entry in schema.items()}
+        self._shape_beside = shaped_by_others({name: e.type for name, e in schema.items()})
 
     def example(self, payload: bytes) -> dict[str, Any]:
         """Return one record's features.
@@ -71,6 +74,18 @@ class Restorer:
             WireError: The payload is not the bytes of an Example.
             FeatureError: A feature is not what the schema says; says what is there instead.
         """
+        row = self._flat_example(payload)
+        return self._shaped(row) if self._shape_beside else row
+
+    def _shaped(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Give values the shapes that stand beside them."""
+        for name, holder in self._shape_beside.items():
+            sizes = row.pop(holder, None)
+            if name in row:
+                row[name] = reshaped(name, row[name], sizes, self._features[name].shape or ())
+        return row
+
+    def _flat_example(self, payload: bytes) -> dict[str, Any]:
         payload = bytes(payload)
         entries = self._finder.find(payload)
         if entries is not None:
@@ -124,8 +139,18 @@ class Restorer:
             if isinstance(column, np.ndarray):
                 columns[name] = feature.stacked(column)
                 continue
+            stacked = feature.stacked_raw(column) if isinstance(column, SingleBlobs) else None
+            if stacked is not None:
+                columns[name] = stacked
+                continue
             values = [None if v is ABSENT else v for v in feature.listed(column)]
             columns[name] = _stack(values)
+        for name, holder in self._shape_beside.items():
+            every = columns.pop(holder, [None] * len(payloads))
+            if name in columns:
+                shape = self._features[name].shape or ()
+                pairs = zip(columns[name], every, strict=True)
+                columns[name] = _stack([reshaped(name, v, sizes, shape) for v, sizes in pairs])
         return columns
 
     def _feature(self, name: str) -> RestoredFeature:
@@ -180,7 +205,7 @@ class Restorer:
             for row, value in zip(rows, listed, strict=True):
                 if value is ABSENT:
                     del row[name]
-        return rows
+        return list(map(self._shaped, rows)) if self._shape_beside else rows
 
 
 def _read_together(payloads: Sequence[bytes]) -> bool:

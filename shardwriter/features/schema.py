@@ -11,8 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from shardwriter.codec.example import UNSET, Kind
+from shardwriter.codec.sequence_names import (
+    context_part,
+    is_of_sequences,
+    keyed,
+    list_part,
+    spoken,
+)
 from shardwriter.errors import SchemaConflict, ShardwriterError
-from shardwriter.features.feature_types import FeatureType, as_planned, describe, signature
+from shardwriter.features.feature_types import WIDEST, FeatureType, as_planned, describe, signature
+from shardwriter.features.schema_text import type_text
 from shardwriter.images.headers import image_format
 
 _SEEN_LIMIT: Final = 4096  # signatures remembered of one feature
@@ -94,11 +102,26 @@ class Schema:
             for name, planned in self.plan.items()
         }
         self._seen: dict[str, set[object]] = {name: set() for name in self.plan}
+        self._of_sequences: bool | None = None
 
     @property
     def kinds(self) -> dict[str, Kind]:
         """The kinds that the plan binds values to."""
         return {name: t.kind for name, t in self.plan.items() if t.kind is not None}
+
+    def claim(self, item_index: int, *, of_sequences: bool) -> None:
+        """Note what records are: all of them Examples, or all of them SequenceExamples.
+
+        Raises:
+            SchemaConflict: Others are of the other kind.
+        """
+        if self._of_sequences is not of_sequences:
+            for name, summary in self.features.items():
+                is_known = summary.present or summary.type != FeatureType()
+                if is_known and is_of_sequences(name) is not of_sequences:
+                    here = FeatureSummary(FeatureType(), first_item=item_index)
+                    raise _mixed({"": here}, {name: summary}, here_is_sequence=of_sequences)
+            self._of_sequences = of_sequences
 
     def observe(self, item_index: int, features: Mapping[str, Any]) -> None:
         """Join one record's features in. A record that raises leaves no trace.
@@ -137,6 +160,8 @@ class Schema:
                     seen.add(look)
         except ShardwriterError as error:
             self._forget(features, error.feature, widened)
+            if error.feature is not None:
+                error.feature = spoken(error.feature)
             raise
         if widened and self.on_widen is not None:
             self.on_widen({name: self.features[name] for name, *_ in widened})
@@ -184,7 +209,8 @@ class Schema:
         except ValueError:
             here = FeatureSummary(found, first_item=item_index)
             raise _conflict(name, summary, here) from None
-        if summary.first_item is None and planned is None:
+        # A plan may leave the shape open: then it is an item's.
+        if summary.first_item is None and (planned is None or planned.shape is None):
             summary.first_item = item_index
         summary.type = joined
 
@@ -198,15 +224,22 @@ class Schema:
         """Join in what was learnt from other items; any order and division gives the same.
 
         Raises:
-            SchemaConflict: A feature has types that do not go together; names an item of each.
+            SchemaConflict: A feature has types that do not go together, or some are of Examples
+                and some of SequenceExamples; names an item of each.
         """
+        theirs_are = {is_of_sequences(name) for name in features}
+        if len(theirs_are | {is_of_sequences(name) for name in self.features}) > 1:
+            of_sequences = True in theirs_are
+            raise _mixed(features, self.features, here_is_sequence=of_sequences)
         for name, theirs in features.items():
             mine = self.features.setdefault(name, FeatureSummary(FeatureType()))
             self._seen.setdefault(name, set()).clear()
             try:
                 joined = mine.type.join(theirs.type)
             except ValueError:
-                raise _conflict(name, mine, theirs) from None
+                conflict = _conflict(name, mine, theirs)
+                conflict.feature = spoken(name)
+                raise conflict from None
             firsts = [i for i in (mine.first_item, theirs.first_item) if i is not None]
             mine.first_item = min(firsts, default=None)
             mine.type = joined
@@ -215,8 +248,11 @@ class Schema:
             mine.vocabulary = mine.vocabulary or theirs.vocabulary
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest's ``schema``."""
-        return {"features": {name: self.features[name].to_json() for name in sorted(self.features)}}
+        """Return the manifest's ``schema``; that of SequenceExamples has ``feature_lists`` too."""
+        entries = {name: self.features[name].to_json() for name in sorted(self.features)}
+        if not any(map(is_of_sequences, entries)):
+            return {"features": entries}
+        return {"feature_lists": list_part(entries), "features": context_part(entries)}
 
 
 def _conflict(name: str, a: FeatureSummary, b: FeatureSummary) -> SchemaConflict:
@@ -229,27 +265,70 @@ def _conflict(name: str, a: FeatureSummary, b: FeatureSummary) -> SchemaConflict
     place = "the plan" if first.first_item is None else f"item {first.first_item}"
     return SchemaConflict(
         f"{_phrase(here.type)} here, {_phrase(first.type)} in {place} ({conflict})",
-        hint=_remedy(name, here.type, first.type),
+        hint=_remedy(spoken(name), here.type, first.type),
         feature=name,
         index=here.first_item,
     )
 
 
+def _mixed(
+    here: Mapping[str, FeatureSummary],
+    there: Mapping[str, FeatureSummary],
+    *,
+    here_is_sequence: bool,
+) -> SchemaConflict:
+    """Return the error for Examples and SequenceExamples in one dataset, seen from the later."""
+    items = [
+        min((s.first_item for s in some.values() if s.first_item is not None), default=None)
+        for some in (here, there)
+    ]
+    kinds = ["an Example", "a SequenceExample"]
+    if here_is_sequence:
+        kinds.reverse()
+    if items[0] is not None and items[1] is not None and items[0] < items[1]:
+        items.reverse()
+        kinds.reverse()
+    place = "other items" if items[1] is None else f"item {items[1]}"
+    return SchemaConflict(
+        f"{kinds[0]} here, {kinds[1]} in {place}",
+        hint="a dataset holds records of one kind: make them alike with a map, or write two",
+        index=items[0],
+    )
+
+
 def _phrase(feature_type: FeatureType) -> str:
     shape = "" if not feature_type.shape else f" of shape {list(feature_type.shape)}"
-    return f"{feature_type.kind}{shape}"
+    is_raw = feature_type.encoding == "raw"
+    return f"{f'raw {feature_type.dtype}' if is_raw else feature_type.kind}{shape}"
 
 
 def _remedy(name: str, a: FeatureType, b: FeatureType) -> str:
     kinds = {a.kind, b.kind}
     if kinds == {"int64", "float"}:
         return f"make {name!r} a float in every item: with a map, or --schema {name}=float"
-    if len(kinds) == 2:
+    if len(kinds) == 2 or a.encoding != b.encoding or (a.encoding == "raw" and a.dtype != b.dtype):
         return f"give {name!r} one type in every item, with a map"
-    return f"give {name!r} one shape in every item: pad or resize it in a map"
+    advice = f"give {name!r} one shape in every item: pad or resize it in a map"
+    shapes = a.shape or (), b.shape or ()
+    if len(shapes[0]) != len(shapes[1]):
+        return advice
+    sizes = tuple(m if m == n else None for m, n in zip(*shapes, strict=True))
+    dtype = a.dtype if a.dtype == b.dtype else WIDEST[a.kind or "bytes"]
+    declared = type_text(FeatureType(a.kind, dtype, sizes, a.encoding))
+    return f"{advice}; or declare that it varies, and each record has its shape: --schema " + (
+        f"'{name}={declared}'"
+    )
 
 
-def schema_from_json(data: Mapping[str, Any]) -> dict[str, FeatureSummary]:
-    """Read a manifest's ``schema``."""
-    features = cast("Mapping[str, Mapping[str, Any]]", data.get("features", {}))
+def schema_from_json(data: Mapping[str, Any], part: str = "features") -> dict[str, FeatureSummary]:
+    """Read a manifest's ``schema``: the features, or the ``feature_lists`` of SequenceExamples."""
+    features = cast("Mapping[str, Mapping[str, Any]]", data.get(part, {}))
     return {name: FeatureSummary.from_json(entry) for name, entry in features.items()}
+
+
+def learnt_from_json(data: Mapping[str, Any]) -> dict[str, FeatureSummary]:
+    """Read all of a manifest's ``schema``, by key, as it is gathered."""
+    features = schema_from_json(data)
+    if "feature_lists" not in data:
+        return features
+    return keyed(features, schema_from_json(data, "feature_lists"))

@@ -11,9 +11,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.codec.example_wire import payload_kind
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.places import Places
 from shardwriter.errors import DataError, ShardwriterError
+from shardwriter.features.restored_sequences import SequenceRestorer
 from shardwriter.features.restored_values import Restorer
 from shardwriter.features.schema import FeatureSummary
 from shardwriter.shards.record_at import LARGE_BYTES, RecordReader
@@ -22,6 +24,7 @@ _BLOCK_RECORDS: Final = 1 << 12  # what is read at once stays in a core's cache
 _MOST_RECORDS: Final = 1 << 17
 _BLOCK_BYTES: Final = 2 << 20  # likewise
 _MOST_BYTES: Final = 16 << 20
+_PEEKED_RECORDS: Final = 8  # one with a context alone passes for an Example
 _Int64s: TypeAlias = NDArray[np.int64]
 
 
@@ -35,7 +38,7 @@ class Core:
         places: Where they are.
         manifest: Its manifest, where it has one and is whole.
         notes: What is worth knowing.
-        features: The schema.
+        features: The schema; of SequenceExamples that of the context.
         shard_numbers: The number of each file in its set.
         decode_s: Seconds that decoding took so far, where they are kept.
     """
@@ -51,6 +54,7 @@ class Core:
         *,
         features: Mapping[str, FeatureSummary],
         shard_numbers: Sequence[int],
+        feature_lists: Mapping[str, FeatureSummary] | None = None,
     ) -> None:
         self.path = path
         self.name = name
@@ -59,6 +63,7 @@ class Core:
         self.manifest = manifest
         self.notes = notes
         self.features = features
+        self._told_lists = feature_lists
         self.shard_numbers = shard_numbers
         self.decode_s = 0.0
 
@@ -68,8 +73,26 @@ class Core:
         return {**kept, "decode_s": 0.0}
 
     @cached_property
-    def restorer(self) -> Restorer:
+    def feature_lists(self) -> Mapping[str, FeatureSummary] | None:
+        """The types of the steps of SequenceExamples; None for Examples.
+
+        Where no schema tells, the first records do: read as an Example, a SequenceExample would
+        lose its lists without an error. Of their types nothing is known then.
+        """
+        if self._told_lists is not None or self.features or not self.places.num_records:
+            return self._told_lists
+        num_records = 1 if self.reads_singly else min(self.places.num_records, _PEEKED_RECORDS)
+        try:
+            payloads = self.payloads(np.arange(num_records))
+        except ShardwriterError:
+            return None  # who reads them will be told
+        return {} if "SequenceExample" in map(payload_kind, payloads) else None
+
+    @cached_property
+    def restorer(self) -> Restorer | SequenceRestorer:
         """What decodes records."""
+        if self.feature_lists is not None:
+            return SequenceRestorer(self.features, self.feature_lists)
         return Restorer(self.features)
 
     @cached_property
@@ -155,11 +178,11 @@ class Core:
         except ShardwriterError as error:
             raise error.locate(index=self.source_index(record)) from None
 
-    def example(self, payload: bytes, record: int) -> dict[str, Any]:
+    def example(self, payload: bytes, record: int) -> Any:
         """Decode a record; errors say which item it is."""
         started = perf_counter()
         try:
-            example = self.restorer.example(payload)
+            example: Any = self.restorer.example(payload)
         except ShardwriterError as error:
             self.undecodable(error, record)
             raise
@@ -167,17 +190,18 @@ class Core:
             self.decode_s += perf_counter() - started
         return example
 
-    def examples(self, payloads: Sequence[bytes], records: _Int64s) -> list[dict[str, Any]]:
+    def examples(self, payloads: Sequence[bytes], records: _Int64s) -> list[Any]:
         """Decode records; errors say which item it is."""
         started = perf_counter()
         try:
-            examples = self.restorer.examples(payloads)
+            examples: Any = self.restorer.examples(payloads)
         except ShardwriterError as error:
             self.undecodable(error, int(records[error.record_index or 0]))
             raise
         if self.reader.seconds:
             self.decode_s += perf_counter() - started
-        return examples
+        found: list[Any] = examples
+        return found
 
     def columns(self, payloads: Sequence[bytes], records: _Int64s) -> dict[str, Any]:
         """Decode records as columns; errors say which item it is."""

@@ -91,8 +91,19 @@ class Dataset:
 
     @property
     def features(self) -> Mapping[str, FeatureSummary]:
-        """The manifest's schema, by feature; empty without a manifest."""
+        """The manifest's schema, by feature; empty without a manifest.
+
+        Of SequenceExamples it is that of their contexts.
+        """
         return self._core.features
+
+    @property
+    def feature_lists(self) -> Mapping[str, FeatureSummary] | None:
+        """The types of the steps of SequenceExamples, by feature list; None for Examples.
+
+        Where no schema tells, the first records are looked at, and no list is known by name.
+        """
+        return self._core.feature_lists
 
     @property
     def identity(self) -> str:
@@ -209,6 +220,11 @@ class Dataset:
         return self._view((*self._steps, split_share(len(self), rank, world, uneven, consumed)))
 
     def _check_pads(self) -> None:
+        if self.feature_lists is not None:
+            raise OptionError(
+                f"a SequenceExample has no place for {PAD_KEY!r}, which marks pads",
+                hint="use .raw(), or another policy",
+            )
         if PAD_KEY in self.features:
             raise OptionError(
                 f"there is a feature {PAD_KEY!r}, which is what marks pads",
@@ -299,7 +315,7 @@ class Dataset:
     def columns(self, rows: ArrayLike) -> dict[str, Any]:
         """Return many records as columns: an array or list by feature, with a row for each.
 
-        Where there may be pads, ``is_pad`` is a column of bools.
+        Where there may be pads, ``is_pad`` is a column of bools. SequenceExamples have no columns.
         """
         numbers = self._rows(rows)
         records = to_records(self._steps, numbers)

@@ -103,6 +103,7 @@ def open_dataset(
         manifest,
         tuple(notes),
         features={} if shard_set.manifest is None else shard_set.manifest.features,
+        feature_lists=None if shard_set.manifest is None else shard_set.manifest.feature_lists,
         shard_numbers=[number for number, _ in shard_set.shards],
     )
     return Dataset(core, decode=decode)

@@ -7,7 +7,8 @@ a scalar               a scalar of its dtype; a string stays ``tf.string``
 a fixed shape          a dense tensor of it
 a dimension varies     one record: a dense tensor of its own size. A batch: a ``tf.RaggedTensor``
                        with that dimension ragged; ``.to_tensor()`` pads it
-several vary           the values as a flat list, as their record has no more
+several vary           likewise, with all dimensions down to the last one that varies ragged: their
+                       shape stands beside them. Where it does not, the values as a flat list
 an image               its file, for ``tf.io.decode_image``
 raw bytes of an array  the array
 only ever unset        left out: there is nothing to parse
@@ -15,6 +16,8 @@ only ever unset        left out: there is nothing to parse
 
 Every dtype is that of the values that were written, so ``bool``, ``uint8``, ``float16`` and
 ``float64`` come back although an Example has int64 and float32 only.
+
+SequenceExamples give ``{"context": {...}, "feature_lists": {...}}``; see `sequences`.
 
 A feature that some records lack never stops an epoch. It is empty where its length varies; else
 it is filled: with 0, False, NaN or ``""``, or with what ``defaults`` says.
@@ -24,35 +27,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
 from shardwriter.errors import OptionError
-from shardwriter.features.feature_types import FeatureType, Shape
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.features.schema import FeatureSummary
+from shardwriter.features.shape_features import shaped_by_others
 from shardwriter.readers.dataset import PAD_KEY, Dataset
+from shardwriter.readers.tensorflow.values import Field, is_fixed, numpy_dtype, of_batch, of_record
 
 Parser = Callable[[Any], dict[str, Any]]
 
-_WIRE_DTYPES: Final = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string}
-# What tf.io.decode_raw does not know is read as its equal in size.
-_RAW_DTYPES: Final = {"bool": "uint8", "uint32": "int32", "uint64": "int64"}
-
-
-@dataclass(frozen=True)
-class _Field:
-    """How one feature is parsed: what TensorFlow is asked for, and what its values become."""
-
-    name: str
-    type: FeatureType
-    spec: Any
-
-    @property
-    def shape(self) -> Shape:
-        return self.type.shape or ()
+WIRE_DTYPES: Final = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string}
 
 
 def schema_spec(
@@ -73,8 +62,7 @@ def schema_spec(
     Raises:
         OptionError: There is no schema, or no feature of a name.
     """
-    fields = _fields(features, num_records, names, defaults)
-    return {field.name: field.spec for field in fields}
+    return specs_of(fields_of(features, num_records, names, defaults))
 
 
 def schema_parser(
@@ -98,11 +86,11 @@ def schema_parser(
     Raises:
         OptionError: There is no schema, or no feature of a name.
     """
-    fields = _fields(features, num_records, names, defaults)
-    spec = {field.name: field.spec for field in fields}
+    fields = fields_of(features, num_records, names, defaults)
+    spec = specs_of(fields)
     if is_batch:
-        return lambda payloads: _restored(tf.io.parse_example(payloads, spec), fields, _of_batch)
-    return lambda payload: _restored(tf.io.parse_single_example(payload, spec), fields, _of_record)
+        return lambda payloads: with_types(tf.io.parse_example(payloads, spec), fields, of_batch)
+    return lambda payload: with_types(tf.io.parse_single_example(payload, spec), fields, of_record)
 
 
 def element_parser(
@@ -137,7 +125,17 @@ def element_parser(
     if has_pads:
         known = data.features if parse is True else parse
         _check_no_pad_key(known if names is None else names)
-    if parse is True:
+    lists = data.feature_lists if parse is True else None
+    if lists is not None and (lists or data.features):
+        from shardwriter.readers.tensorflow.sequences import sequence_parser
+
+        if names is not None or defaults is not None:
+            raise OptionError(
+                "features and defaults are for Examples, and these are SequenceExamples",
+                hint="leave them off, or give parse=False and parse the records yourself",
+            )
+        parser = sequence_parser(data.features, lists, is_batch=is_batch)
+    elif parse is True:
         parser = schema_parser(
             data.features,
             data.num_source_records,
@@ -172,21 +170,38 @@ def _check_no_pad_key(names: Iterable[str]) -> None:
         )
 
 
-def _restored(
-    parsed: dict[str, Any], fields: list[_Field], restore: Callable[[Any, _Field], Any]
+def specs_of(fields: list[Field]) -> dict[str, Any]:
+    """Return what TensorFlow is asked for, with the features that hold shapes."""
+    specs = {field.name: field.spec for field in fields}
+    for field in fields:
+        if field.holder is not None:
+            rank = len(field.shape)
+            specs[field.holder] = tf.io.FixedLenFeature([rank], tf.int64, [0] * rank)
+    return specs
+
+
+def with_types(
+    parsed: dict[str, Any], fields: list[Field], restore: Callable[[Any, Field, Any], Any]
 ) -> dict[str, Any]:
-    return {field.name: restore(parsed[field.name], field) for field in fields}
+    """Give values shape and dtype; some have their shapes beside them."""
+    return {
+        field.name: restore(
+            parsed[field.name], field, None if field.holder is None else parsed[field.holder]
+        )
+        for field in fields
+    }
 
 
 # -- what TensorFlow is asked for ------------------------------------------------------------------
 
 
-def _fields(
+def fields_of(
     features: Mapping[str, FeatureSummary],
     num_records: int,
     names: Sequence[str] | None,
     defaults: Mapping[str, Any] | None,
-) -> list[_Field]:
+) -> list[Field]:
+    """Return how each feature is parsed that ever had a value; see `schema_parser`."""
     if not features:
         raise OptionError(
             "nothing is known of the features of these records",
@@ -201,37 +216,38 @@ def _fields(
             known = ", ".join(sorted(features)[:8])
             raise OptionError(f"there is no feature {name!r}", hint=f"there are: {known}")
     fields = []
-    for name in sorted(features) if names is None else names:
+    holders = shaped_by_others({name: summary.type for name, summary in features.items()})
+    # What holds shapes is parsed beside its feature, and is none of its own.
+    listed = [name for name in sorted(features) if name not in holders.values()]
+    for name in listed if names is None else names:
         summary = features[name]
         if summary.type.kind is not None:
             is_always_there = summary.present == num_records and not summary.unset
-            default = None if is_always_there else _default(name, summary.type, defaults.get(name))
-            fields.append(_Field(name, summary.type, _spec(summary.type, default)))
+            default = (
+                None if is_always_there else default_of(name, summary.type, defaults.get(name))
+            )
+            spec = _spec(summary.type, default)
+            fields.append(Field(name, summary.type, spec, holders.get(name)))
     return fields
 
 
 def _spec(feature: FeatureType, default: Any) -> Any:
     assert feature.kind is not None
-    dtype = _WIRE_DTYPES[feature.kind]
+    dtype = WIRE_DTYPES[feature.kind]
     if feature.encoding == "raw":
         return tf.io.FixedLenFeature([], dtype, default)
-    if _is_fixed(feature.shape):
+    if is_fixed(feature.shape):
         return tf.io.FixedLenFeature(list(feature.shape or ()), dtype, default)
     return tf.io.RaggedFeature(dtype)
 
 
-def _is_fixed(shape: Shape | None) -> bool:
-    """Say whether all values have one size; TensorFlow takes an empty list for no list."""
-    return shape is not None and None not in shape and 0 not in shape
-
-
-def _default(name: str, feature: FeatureType, chosen: Any) -> Any:
+def default_of(name: str, feature: FeatureType, chosen: Any) -> Any:
     """Return what stands for an absent feature; None where that is an empty list."""
     if feature.encoding == "raw":
         shape = [size or 0 for size in feature.shape or ()]
-        fill = _fill(feature) if chosen is None else chosen
-        return np.full(shape, fill, np.dtype(feature.dtype).newbyteorder("<")).tobytes()
-    if not _is_fixed(feature.shape):
+        fill = fill_of(feature) if chosen is None else chosen
+        return np.full(shape, fill, numpy_dtype(feature).newbyteorder("<")).tobytes()
+    if not is_fixed(feature.shape):
         if chosen is not None:
             raise OptionError(
                 f"the length of {name!r} varies, so where it is absent it is empty",
@@ -240,7 +256,7 @@ def _default(name: str, feature: FeatureType, chosen: Any) -> Any:
         return None
     wire = {"int64": np.int64, "float": np.float32}.get(feature.kind or "", object)
     shape = [size or 0 for size in feature.shape or ()]
-    fill = np.asarray(_fill(feature) if chosen is None else chosen, wire)
+    fill = np.asarray(fill_of(feature) if chosen is None else chosen, wire)
     try:
         return np.broadcast_to(fill, shape).tolist()
     except ValueError:
@@ -248,80 +264,9 @@ def _default(name: str, feature: FeatureType, chosen: Any) -> Any:
         raise OptionError(told) from None
 
 
-def _fill(feature: FeatureType) -> Any:
+def fill_of(feature: FeatureType) -> Any:
+    """Return the number, or the bytes, that stand where there is no value."""
     if feature.encoding == "raw":
-        return math.nan if np.dtype(feature.dtype).kind == "f" else 0
+        is_float = numpy_dtype(feature).kind in "fc" or feature.dtype == "bfloat16"
+        return math.nan if is_float else 0
     return {"int64": 0, "float": math.nan, "bytes": b""}[feature.kind or "bytes"]
-
-
-# -- what becomes of it ----------------------------------------------------------------------------
-
-
-def _of_record(value: Any, field: _Field) -> Any:
-    """Give one record's value its shape and dtype."""
-    if field.type.encoding == "raw":
-        value = _decode_raw(value, field)
-    elif field.type.encoding == "image":
-        return value
-    # Where several dimensions vary the record has only the product.
-    if field.shape.count(None) <= 1 and field.type.shape is not None:
-        unknown = 0 if 0 in field.shape else -1
-        value = tf.reshape(value, [unknown if size is None else size for size in field.shape])
-    return _cast(value, field.type.dtype)
-
-
-def _of_batch(value: Any, field: _Field) -> Any:
-    """Give the values of a batch their shape and dtype; a dimension that varies is ragged."""
-    feature = field.type
-    if feature.encoding == "raw":
-        if _is_fixed(feature.shape):
-            values = _decode_raw(value, field)
-            return _cast(tf.reshape(values, [-1, *field.shape]), feature.dtype)
-        # decode_raw wants strings of one length: one string of them all has one.
-        flat = _decode_raw(tf.strings.reduce_join(value), field)
-        width = np.dtype(_raw_dtype(feature)).itemsize
-        lengths = tf.strings.length(value, unit="BYTE") // width
-        value = tf.RaggedTensor.from_row_lengths(flat, lengths)
-    if not isinstance(value, tf.RaggedTensor):
-        return _cast(value, feature.dtype)
-    value = value.with_values(_cast(value.values, feature.dtype))
-    return _shaped(value, field.shape)
-
-
-def _shaped(rows: Any, shape: Shape) -> Any:
-    """Give the ragged ``[n, (k)]`` values of n records their shape.
-
-    Values stand in C order. With the dimension that varies at i, a record has as many rows as the
-    dimensions before i have places, all of one length.
-    """
-    if 0 in shape and None not in shape:
-        return tf.zeros([rows.nrows(), *shape], rows.dtype)
-    if shape.count(None) != 1 or len(shape) == 1 or 0 in shape:
-        return rows
-    varying = shape.index(None)
-    before = [size or 1 for size in shape[:varying]]
-    after = [size or 1 for size in shape[varying + 1 :]]
-    num_rows = math.prod(before)
-    lengths = tf.repeat(rows.row_lengths() // (num_rows * math.prod(after)), num_rows)
-    values = tf.reshape(rows.values, [-1, *after])
-    shaped = tf.RaggedTensor.from_row_lengths(values, lengths)
-    for size in reversed(before):
-        shaped = tf.RaggedTensor.from_uniform_row_length(shaped, size)
-    return shaped
-
-
-def _raw_dtype(feature: FeatureType) -> str:
-    return _RAW_DTYPES.get(feature.dtype or "uint8", feature.dtype or "uint8")
-
-
-def _decode_raw(value: Any, field: _Field) -> Any:
-    values = tf.io.decode_raw(value, _raw_dtype(field.type), little_endian=True)
-    if field.type.dtype in ("uint32", "uint64"):
-        return tf.bitcast(values, field.type.dtype)
-    return values
-
-
-def _cast(values: Any, dtype: str | None) -> Any:
-    if values.dtype == tf.string or dtype is None:
-        return values
-    return tf.cast(values, dtype)

@@ -65,8 +65,9 @@ class BatchMaker:
 
     @property
     def makes_columns(self) -> bool:
-        """Whether batches are made by columns."""
-        return self.map is None and self.collate is None and self.data.is_decoded
+        """Whether batches are made by columns; SequenceExamples have none."""
+        is_plain = self.data.is_decoded and self.data.feature_lists is None
+        return self.map is None and self.collate is None and is_plain
 
     def check_pads(self) -> None:
         """Refuse what has no place for the mark of a pad."""
@@ -74,6 +75,10 @@ class BatchMaker:
             raise OptionError(
                 "raw records have no place for is_pad",
                 hint="open the dataset with decode=True, or use uneven='drop' or 'wrap'",
+            )
+        if self.data.feature_lists is not None:
+            raise OptionError(
+                "SequenceExamples have no place for is_pad", hint="use uneven='drop' or 'wrap'"
             )
         if IS_PAD in self.data.features:
             raise OptionError(

@@ -13,7 +13,7 @@ from shardwriter.errors import FeatureError
 from shardwriter.features.schema import FeatureSummary
 
 IS_PAD: Final = "is_pad"
-_NUMBERS: Final = "biuf"
+_NUMBERS: Final = "biufc"
 
 
 def tensors(
@@ -37,7 +37,7 @@ def tensors(
 
 def _column(name: str, column: Any, feature: FeatureSummary | None) -> Any:
     if isinstance(column, np.ndarray):
-        if column.dtype.kind not in _NUMBERS:
+        if not _is_number(column):
             return column.tolist()
         batch = _tensor(column)
         return list(batch.unbind()) if feature is not None and varies(feature) else batch
@@ -56,13 +56,17 @@ def varies(feature: FeatureSummary) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in _NUMBERS
+    if not isinstance(value, np.ndarray | np.generic):
+        return False
+    return value.dtype.kind in _NUMBERS or value.dtype.name == "bfloat16"
 
 
 def _tensor(value: Any) -> torch.Tensor:
     array = np.asarray(value)
     if not array.flags.writeable or not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
+    if array.dtype.name == "bfloat16":  # of ml_dtypes, which torch does not know
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
