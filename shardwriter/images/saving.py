@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardwriter.errors import OptionError
+from shardwriter.features.shape_features import shape_feature
 from shardwriter.images.headers import image_format
 from shardwriter.images.plain_png import encode_png
 from shardwriter.storage.local import storage_errors
@@ -40,8 +41,9 @@ def pictures_of(
 ) -> Iterator[Picture]:
     """Yield the pictures among a record's features, by name.
 
-    Raw pixels need a shape: the schema's, or the numbers of features called ``height``, ``width``
-    and ``channels`` (or ``depth``), also with the feature's own prefix (``image/height``).
+    Raw pixels need a shape: the schema's, the one that stands beside them, or the numbers of
+    features called ``height``, ``width`` and ``channels`` (or ``depth``), also with the feature's
+    own prefix (``image/height``).
 
     Args:
         features: Decoded features of an Example.
@@ -76,6 +78,9 @@ def _shape_of(
 ) -> tuple[int, ...] | None:
     """Return [h, w, c] of raw pixels; None where nothing tells, or what tells does not fit."""
     shape = entry.get("shape")
+    if shape and None in shape:
+        beside = features.get(shape_feature(name))
+        shape = None if beside is None else [int(size) for size in beside]
     if not shape or None in shape or len(shape) not in (2, 3):
         prefix = name.rpartition("/")[0]
         sides = [_number(features, prefix, word) for word in ("height", "width")]
