@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from shardwriter.engines.unparcel import class_of, map_again, take_descriptor
 from shardwriter.storage.descriptor import Descriptor
 
 _PROTOCOL: Final = 5
+_SMALL_TENSOR: Final = 256  # bytes that are sent in vain rather than copied
 
 
 class ParcelTooLarge(Exception):
@@ -130,7 +132,7 @@ class ItemPacker:
             Exception: It can not be pickled; says what.
         """
         try:
-            data = pickle.dumps(item, _PROTOCOL)
+            data = _pickled(item)
         except (pickle.PicklingError, AttributeError, TypeError):
             pass  # a lambda, or a class in a function
         else:
@@ -153,4 +155,31 @@ class _ItemPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no type
                 return class_of, (number,)
             number = self._sent[obj] = len(self._sent)
             return class_of, (number, bytes(cloudpickle.dumps(obj, _PROTOCOL)))
-        return super().reducer_override(obj)
+        copied = _without_its_rest(obj)
+        return super().reducer_override(obj) if copied is None else copied
+
+
+def _pickled(item: Any) -> bytes:
+    if "torch" not in sys.modules:
+        return pickle.dumps(item, _PROTOCOL)
+    file = io.BytesIO()
+    _TensorPickler(file, _PROTOCOL).dump(item)
+    return file.getvalue()
+
+
+class _TensorPickler(pickle.Pickler):
+    """Sends of a tensor that is a part of another (a row of a dataset, say) that part alone."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        copied = _without_its_rest(obj)
+        return NotImplemented if copied is None else copied
+
+
+def _without_its_rest(obj: Any) -> Any:
+    """Return how to pickle a part of a tensor; None for anything else."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is None or type(obj) is not tensor or obj.layout is not sys.modules["torch"].strided:
+        return None
+    if obj.untyped_storage().nbytes() <= 2 * obj.numel() * obj.element_size() + _SMALL_TENSOR:
+        return None
+    return obj.clone().__reduce_ex__(_PROTOCOL)

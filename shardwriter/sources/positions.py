@@ -6,7 +6,9 @@ one pass and kept in a temporary file too, so that it takes no memory.
 
 from __future__ import annotations
 
+import mmap
 import os
+import stat
 import sys
 import weakref
 from bisect import bisect_right
@@ -23,11 +25,14 @@ from shardwriter.storage.descriptor import Scratch
 from shardwriter.storage.inputs import InputChanged, OpenInput, absolute, inputs_for, open_stream
 
 MAX_OPEN_FILES: Final = 32
+_NEAR: Final = 1 << 16  # entries that are read at once though few of them are wanted
 BOM: Final = b"\xef\xbb\xbf"
 
 
 class OffsetTable(Scratch):
     """Offsets in a temporary file: 8 bytes a row, none of it in memory."""
+
+    _mapped: NDArray[np.int64] | None = None
 
     def add(self, offsets: NDArray[np.int64]) -> None:
         """Append int64[n] offsets."""
@@ -44,6 +49,20 @@ class OffsetTable(Scratch):
     def entries(self, first: int, stop: int) -> NDArray[np.int64]:
         """Return int64[stop - first]: the entries ``first`` to ``stop`` - 1."""
         return np.frombuffer(self.read(8 * first, 8 * (stop - first)), np.int64)
+
+    def at(self, entries: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64[k]: any entries; of the whole file only what is asked for is read."""
+        if not len(entries):
+            return np.zeros(0, np.int64)  # of a file without a byte too, which can not be mapped
+        if self._mapped is None or self._mapped.nbytes != self.num_bytes:
+            # A file of our own that nobody else can cut short, so that it may be mapped.
+            shared = mmap.mmap(self.fileno(), self.num_bytes, prot=mmap.PROT_READ)
+            self._mapped = np.frombuffer(shared, np.int64)
+        found: NDArray[np.int64] = self._mapped[entries]
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_mapped": None}
 
 
 class Spool(Scratch):
@@ -105,7 +124,11 @@ class InputFile:
                         read = InflateStream(pipe, "gzip", path).read
                     self._begin, self._spool = spool.copy(read), spool
                 return
-            self.mtime_ns = self._inputs.stat(path).st_mtime_ns
+            found = self._inputs.stat(path)
+            self.mtime_ns = found.st_mtime_ns
+            if spool is None and not stat.S_ISREG(found.st_mode):
+                # Opening a pipe waits until somebody writes to it.
+                raise SourceError("this is no file that can be read by position", path=path)
             if spool is not None:
                 with open_stream(path) as stream:
                     # No text is a zlib stream, and text such as "x^2" begins like one.
@@ -148,8 +171,8 @@ class InputFile:
 
     def _stat(self) -> tuple[int, ...]:
         assert self._file is not None
-        stat = self._file.stat()
-        return stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_dev
+        found = self._file.stat()
+        return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev
 
     def check_unchanged(self) -> None:
         """Hold the open file against what it was when it was opened first.
@@ -180,8 +203,15 @@ class InputFile:
         try:
             if self._spool is not None:
                 return self._spool.read(self._begin + begin, end - begin)
-            assert self._file is not None
             self.check_unchanged()
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        return self.read_at(begin, end)
+
+    def read_at(self, begin: int, end: int) -> bytes:
+        """Do what :meth:`read` does, for somebody who asks later whether the file has changed."""
+        try:
+            assert self._file is not None
             return self._file.read_at(begin, end - begin)
         except OSError as error:
             raise _unreadable(self.path, error) from error
@@ -247,11 +277,12 @@ def row_key(row: int, first_rows: Sequence[int], path_of: Callable[[int], str]) 
 
 def not_utf8(byte: int, path: str, line: int) -> SourceError:
     """Return the error for text in another encoding."""
+    is_utf16 = line == 1 and byte in (0xFE, 0xFF)  # its mark, which stands in front
     return SourceError(
         f"byte {byte:#04x} is not UTF-8",
         path=path,
         line=line,
-        hint="convert the file first: iconv -f latin1 -t utf-8",
+        hint=f"convert the file first: iconv -f {'utf-16' if is_utf16 else 'latin1'} -t utf-8",
     )
 
 

@@ -5,8 +5,12 @@ other iterable is read in order; a function without arguments is called for a fr
 time one is needed. An iterator can be read once: a second reading is an error and never an empty
 dataset. A set is refused: its order is another one in every process.
 
-An item is a mapping from feature names to values; or ``bytes``, which are a finished record; or
-anything at all, when a map turns it into one of these.
+What other libraries have for streams is read in their way: a ``DataLoader``, an
+``IterableDataset`` of ``datasets``, queues (:mod:`shardwriter.sources.adapted`).
+
+An item is a mapping from feature names to values; a named tuple or a dataclass; a
+``SequenceExample``; ``bytes``, which are a finished record; a tuple, where the options name its
+parts; or anything at all, when a map turns it into one of these.
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ from shardwriter.errors import (
     SourceError,
 )
 from shardwriter.features.feature_types import FeatureType
+from shardwriter.sources.adapted import adapted
+from shardwriter.sources.queued import ItemQueue, QueueItems
+from shardwriter.sources.torch_loader import LoaderItems, is_loader
 
 KIND = "python"
 
@@ -46,6 +53,9 @@ class PythonSource:
     Args:
         data: A sequence, an iterable, or a function without arguments that returns one.
         name: ``module:callable`` where that is how it was found.
+
+    Attributes:
+        given: The object itself, or what the function returned.
     """
 
     kind = KIND
@@ -58,9 +68,13 @@ class PythonSource:
         self._name = name
         self._code = _code(data, name)
         self._make: Callable[[], Any] | None = None
+        self._reading: Generator[Any] | None = None
+        self._meanwhile: Callable[[], None] | None = None
         if callable(data) and not _is_sequence(data) and not isinstance(data, Iterable):
             self._make = data
             data = self._call()
+        self.given = data
+        data = adapted(data)
         if isinstance(data, (str, bytes, Mapping)) or not (
             _is_sequence(data) or isinstance(data, Iterable)
         ):
@@ -71,6 +85,12 @@ class PythonSource:
             )
         if isinstance(data, Generator) and inspect.getgeneratorstate(data) == "GEN_CLOSED":
             raise _spent(name)
+        if isinstance(data, ItemQueue) and data.is_stopped:
+            raise SourceError(
+                "a write that was given this queue has ended, so nobody takes items out of it",
+                hint="make a new ItemQueue for each write",
+                item=name,
+            )
         if isinstance(data, (set, frozenset)):
             raise SourceError(
                 f"a {type(data).__name__} has no order", hint="give sorted(...) of it", item=name
@@ -84,6 +104,8 @@ class PythonSource:
         self.travels = self.random_access and type(data) not in _IN_MEMORY
         self.num_items: int | None = self._count() if self.random_access else None
         self.stable = self.random_access or self._make is not None or not _is_iterator(data)
+        if isinstance(data, LoaderItems):
+            self.stable, self.notes = data.stable, data.notes
 
     def hold(self, *, skip_errors: bool) -> None:
         """Load items here: what is sent to another process is what they hold."""
@@ -95,12 +117,25 @@ class PythonSource:
         self._goes_whole = True
         self.travels = self.random_access
 
+    def while_waiting(self, meanwhile: Callable[[], None]) -> None:
+        """Have a function called now and then while a queue has no item."""
+        self._meanwhile = meanwhile
+
+    def close(self) -> None:
+        """Take no items any more: what gives them ends what it has started for that."""
+        if self._reading is not None:
+            self._reading.close()
+        if isinstance(self._data, ItemQueue):
+            self._data.stop()
+
     def __getstate__(self) -> dict[str, Any]:
+        here = {"given": None, "_meanwhile": None, "_reading": None}
+        state = {**self.__dict__, **here}
         if self._goes_whole and self._make is not None and not self.random_access:
-            return {**self.__dict__, "_data": None, "_spent": True}
+            return {**state, "_data": None, "_spent": True}
         if self.travels or self._goes_whole:
-            return {**self.__dict__, "_make": None}
-        return {**self.__dict__, "_make": None, "_data": None}
+            return {**state, "_make": None}
+        return {**state, "_make": None, "_data": None}
 
     def _call(self) -> Any:
         assert self._make is not None
@@ -133,12 +168,16 @@ class PythonSource:
             indices = range(len(self._data))
             return iter(indices) if self.travels else map(self.item, indices)
         if self._spent:
-            data = self._data if self._make is None else self._call()
+            given = self.given if self._make is None else self._call()
+            data = self._data if given is self.given else adapted(given)
             if data is self._data and _is_iterator(data):
                 raise _spent(self._name)
-            self._data = data
+            self.given, self._data = given, data
         self._spent = True
-        return _located(self._data)
+        if isinstance(self._data, (ItemQueue, QueueItems)):
+            self._data.meanwhile = self._meanwhile
+        self._reading = _located(self._data)
+        return self._reading
 
     def item(self, item_index: int) -> Any:
         """Return one item of a sequence: its index, or what stands there."""
@@ -194,7 +233,7 @@ def _spent(name: str | None) -> SourceError:
     )
 
 
-def _located(iterable: Iterable[Any]) -> Iterator[Any]:
+def _located(iterable: Iterable[Any]) -> Generator[Any]:
     """Yield on; an error in the user's own iterator says how far it came."""
     count = 0
     try:
@@ -217,6 +256,8 @@ def _raised(error: BaseException, index: int | None = None) -> CallableError:
 
 def _code(data: Any, name: str | None) -> dict[str, Any] | None:
     """Say which code the items come from; None for an object that is just data."""
+    if is_loader(data):
+        data = data.dataset
     if name is not None:
         return describe_module(name.partition(":")[0])
     if callable(data) and not _is_sequence(data):

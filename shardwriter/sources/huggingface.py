@@ -1,0 +1,333 @@
+"""``huggingface``: datasets of the ``datasets`` package, as objects and from ``save_to_disk``.
+
+Both are Arrow tables, read as those of ``parquet`` are: types from the columns, names of classes,
+images and sounds as the bytes of their files, which are not decoded. Of a file of which only the
+name is stored, the content is read where the item is loaded. A folder needs pyarrow alone.
+
+An object with a format or a transform is no table any more: its items are what indexing it gives,
+which :mod:`shardwriter.sources.python` asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.errors import SourceError
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.sources.arrow_file import Piece
+from shardwriter.sources.arrow_rows import ArrowRows
+from shardwriter.sources.huggingface_table import SentTable
+from shardwriter.sources.parquet import ParquetTable
+from shardwriter.sources.positions import OffsetTable
+from shardwriter.storage.inputs import inputs_for
+
+KIND: Final = "huggingface"
+
+_STATE: Final = "state.json"
+_INFO: Final = "dataset_info.json"
+_SPLITS: Final = "dataset_dict.json"
+_FILE_FIELDS: Final = {"bytes", "path"}
+_SAMPLE_ROWS: Final = 64
+_SAMPLE_BYTES: Final = 4 << 20
+_BLOCK_FILES: Final = 32  # of rows that name files: how large these are, nobody says
+
+
+# -- folders ---------------------------------------------------------------------------------------
+
+
+def is_saved(path: str) -> bool:
+    """Tell whether a folder was made by ``save_to_disk``, of one split or of several."""
+    exists = inputs_for(path).exists
+    return exists(os.path.join(path, _SPLITS)) or all(
+        exists(os.path.join(path, name)) for name in (_STATE, _INFO)
+    )
+
+
+def saved_splits(path: str) -> list[str] | None:
+    """Return the splits of a folder that ``DatasetDict.save_to_disk`` made; None of another.
+
+    Raises:
+        SourceError: The file that names them is damaged.
+    """
+    told = os.path.join(path, _SPLITS)
+    if not inputs_for(path).exists(told):
+        return None
+    found = _json(told).get("splits")
+    # Each is a folder of that name.
+    if not isinstance(found, list) or not all(
+        isinstance(name, str) and name == os.path.basename(name) != "" for name in found
+    ):
+        raise SourceError("it names no splits", path=told)
+    return found
+
+
+class SavedDataset(ParquetTable):
+    """A folder made by ``Dataset.save_to_disk``.
+
+    Args:
+        path: The folder.
+        schema: Types that the user fixed, by column.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        SourceError: It is no such folder, it holds several splits, or a file of it is damaged.
+    """
+
+    kind = KIND
+
+    def __init__(self, path: str, schema: Mapping[str, FeatureType] | None = None) -> None:
+        exists = inputs_for(path).exists
+        splits = saved_splits(path)
+        if splits is not None:
+            first = f", or {os.path.join(path, splits[0])} is one of them" if splits else ""
+            raise SourceError(
+                f"this folder holds the splits {', '.join(splits) or 'of nothing'}",
+                path=path,
+                hint=f"--split source (sw.write_splits) writes each of them{first}",
+            )
+        state_path = os.path.join(path, _STATE)
+        if not exists(state_path):
+            raise SourceError(
+                f"there is no {_STATE} in it, so this was not made by save_to_disk",
+                path=path,
+                hint="--format parquet reads .arrow files as they are",
+            )
+        state = _json(state_path)
+        try:
+            names = [file["filename"] for file in state["_data_files"]]
+        except (KeyError, TypeError):
+            names = []
+        if not names or not all(isinstance(name, str) for name in names):
+            raise SourceError("it names no data files", path=state_path)
+        if state.get("_indices_data_files"):
+            raise SourceError(
+                "its rows are chosen by an indices file, as old versions of datasets made them",
+                path=path,
+                hint="datasets.load_from_disk(...).flatten_indices().save_to_disk(...) makes it "
+                "anew; or give shardwriter.write what load_from_disk returns",
+            )
+        super().__init__([os.path.join(path, name) for name in names], schema, read_named_file)
+        told = [os.path.join(path, name) for name in (_STATE, _INFO)]
+        self._told_ns = [inputs_for(p).stat(p).st_mtime_ns for p in told if exists(p)]
+        _hold_few_files(self)
+        # `datasets` lists all columns as soon as some method has looked at the format.
+        some = state.get("_format_columns") or self._schema.names
+        if state.get("_format_type") or set(some) != set(self._schema.names):
+            self.notes = [
+                *self.notes,
+                "the dataset was saved with a format, which is not applied: all columns are "
+                "written as they are stored",
+            ]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the same with the times of the files, those that tell of the dataset included."""
+        return {**super().fingerprint(), "told": self._told_ns}
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(inputs_for(path).read(path)[1])
+    except OSError as error:
+        raise SourceError(f"can not be read: {error.strerror}", path=path) from error
+    except ValueError as error:
+        raise SourceError(f"is no JSON: {error}", path=path) from None
+    if not isinstance(found, dict):
+        raise SourceError("is no JSON object", path=path)
+    return found
+
+
+def read_named_file(path: str) -> bytes:
+    """Return the content of a file of which a table has only the name.
+
+    Raises:
+        SourceError: It can not be read.
+    """
+    try:
+        return inputs_for(path).read(path)[1]
+    except OSError as error:
+        raise SourceError(
+            f"can not be read: {error.strerror}",
+            path=path,
+            hint="the dataset has the names of its files, and not their content",
+        ) from error
+
+
+def _hold_few_files(rows: ArrowRows) -> None:
+    """Have few rows be loaded at once where they only name their files."""
+    if rows.num_items and any(
+        value.keys() == _FILE_FIELDS and value["bytes"] is None and value["path"] is not None
+        for value in rows.plain_rows([0])[0].values()
+        if isinstance(value, dict)
+    ):
+        rows.block_items = min(rows.block_items, _BLOCK_FILES)
+
+
+# -- objects ---------------------------------------------------------------------------------------
+
+
+def _is_of(data: Any, module: str, name: str) -> bool:
+    """Tell whether an object is of a class of ``datasets``, which is imported if one is there."""
+    kind = getattr(sys.modules.get(f"datasets.{module}"), name, None)
+    return isinstance(kind, type) and isinstance(data, kind)
+
+
+def is_table(data: Any) -> bool:
+    """Tell whether an object is a ``datasets.Dataset`` whose items are its rows as they are."""
+    return _is_of(data, "arrow_dataset", "Dataset") and data.format["type"] is None
+
+
+def is_stream(data: Any) -> bool:
+    """Tell whether an object is a ``datasets.IterableDataset`` without a format."""
+    return (
+        _is_of(data, "iterable_dataset", "IterableDataset")
+        and getattr(data, "_formatting", None) is None
+    )
+
+
+def check_no_splits(data: Any) -> None:
+    """Refuse what is several datasets.
+
+    Raises:
+        SourceError: Names the splits.
+    """
+    for name in ("DatasetDict", "IterableDatasetDict"):
+        if _is_of(data, "dataset_dict", name):
+            splits = list(data)
+            raise SourceError(
+                f"a {name} of the splits {', '.join(splits)}",
+                hint=f"--split source (sw.write_splits) writes each of them, or give one: "
+                f"data[{splits[0]!r}]"
+                if splits
+                else None,
+            )
+
+
+class HuggingFaceTable(ArrowRows):
+    """A ``datasets.Dataset``: its rows, in the order of its own indices.
+
+    Tables that lie in files are mapped again by each worker, and are not sent.
+
+    Args:
+        data: The dataset; one without a format.
+        schema: Types that the user fixed, by column.
+
+    Raises:
+        SourceError: A fixed type is of no column, or can not be had.
+    """
+
+    kind = KIND
+    travels = True
+    notes: Sequence[str] = ()
+
+    def __init__(self, data: Any, schema: Mapping[str, FeatureType] | None = None) -> None:
+        if list(data.format["columns"]) != list(data.column_names):
+            data = data.select_columns(data.format["columns"])
+        self._table = SentTable(data.data)
+        self._fingerprint = str(data._fingerprint)
+        self._open_batches()
+        self._places: OffsetTable | None = None
+        self._places_crc: int | None = None
+        pieces = [Piece(batch.num_rows, batch.nbytes) for batch in self._batches]
+        known = data.features.to_dict()
+        super().__init__(
+            self._table.table.schema, pieces, known, schema or {}, None, read_named_file
+        )
+        if data._indices is not None:
+            self._places, self._places_crc = _places_of(data._indices.column(0))
+            self.num_items = len(data)
+        _hold_few_files(self)
+
+    def _open_batches(self) -> None:
+        self._batches = self._table.table.to_batches()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        return {n: value for n, value in state.items() if n not in ("_batches", "_schema")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._open_batches()
+        self._schema = self._table.table.schema
+
+    def _piece(self, number: int, columns: list[str] | None = None) -> Any:
+        import pyarrow as pa
+
+        table = pa.Table.from_batches([self._batches[number]])
+        return table if columns is None else table.select(columns)
+
+    def _decoded(self, piece: int) -> Any:
+        return self._piece(piece)  # it lies in memory, or is mapped
+
+    def _row_numbers(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        return items if self._places is None else self._places.at(items)
+
+    def digest(self) -> dict[str, Any]:
+        """Return the columns, the number of rows, and hashes of the indices and of some rows."""
+        return {
+            "columns": [f"{field.name}: {field.type}" for field in self._schema],
+            "indices": self._places_crc,
+            "num_items": self.num_items,
+            "rows": self._hash_of_some(),
+        }
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the same with what ``datasets`` itself tells datasets apart by."""
+        return {**self.digest(), "fingerprint": self._fingerprint}
+
+    def _hash_of_some(self) -> str:
+        num_items, num_bytes = self.num_items or 0, sum(self._piece_bytes)
+        most = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES * self._num_rows // (num_bytes or 1)))
+        chosen = sorted({k * num_items // most for k in range(most)} if num_items else ())
+        found = sha256()
+        for row in self.plain_rows(chosen):
+            found.update(repr([_without_folder(value) for value in row.values()]).encode())
+        return found.hexdigest()
+
+
+def _without_folder(value: Any) -> Any:
+    """Return a value; of a file's name what is the same on any machine."""
+    if isinstance(value, dict) and value.keys() == _FILE_FIELDS and value["path"] is not None:
+        return value["bytes"], os.path.basename(value["path"])
+    return value
+
+
+def _places_of(column: Any) -> tuple[OffsetTable, int]:
+    """Return the rows that the indices of a dataset choose, and their CRC-32C."""
+    places, crc = OffsetTable(), 0
+    for chunk in column.chunks:
+        numbers = chunk.to_numpy().astype("<i8")
+        places.add(numbers.astype(np.int64, copy=False))
+        crc = extend_crc32c(crc, numbers.tobytes())
+    return places, crc
+
+
+class UndecodedItems:
+    """The items of a ``datasets.IterableDataset``, with files as their bytes.
+
+    Args:
+        data: The dataset, which can be read any number of times.
+    """
+
+    def __init__(self, data: Iterable[Mapping[str, Any]]) -> None:
+        undecoded: Callable[[bool], Any] | None = getattr(data, "decode", None)
+        self._data = data if undecoded is None else undecoded(False)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for item in self._data:
+            yield {name: _as_bytes(value) for name, value in item.items()}
+
+
+def _as_bytes(value: Any) -> Any:
+    if type(value) is not dict or value.keys() != _FILE_FIELDS:
+        return value
+    data, path = value["bytes"], value["path"]
+    return read_named_file(path) if data is None and path is not None else data
