@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -302,6 +302,55 @@ def parse_output(
             hint="use a shorter name",
         )
     return output
+
+
+def split_outputs(
+    out: str | os.PathLike[str],
+    num_shards_of: Mapping[str, int | None],
+    num_shards: int | None,
+    compression: Compression | None,
+    names: Sequence[str],
+    *,
+    urls: bool = False,
+    tfds: str | None = None,
+) -> list[Output]:
+    """Understand OUT as that of several splits: ``dir/mnist@16`` is ``dir/mnist-train@16``, ...
+
+    Args:
+        out: As of :func:`parse_output`; with ``tfds`` the ``data_dir``.
+        num_shards_of: N of single splits (None: chosen), which count before that of OUT.
+        num_shards: ``--shards``.
+        compression: ``--compression``.
+        names: The splits.
+        urls: Whether OUT may be a URL.
+        tfds: NAME:VERSION of the TFDS dataset.
+
+    Raises:
+        OptionError: As of :func:`parse_output`, or two splits would have one name.
+    """
+    text = os.fspath(out)
+    if tfds is not None:
+        if "@" in os.path.basename(text):
+            raise OptionError(
+                f"with --tfds and --split {text!r} would be the folder of datasets",
+                hint="give the data_dir alone; --shards says N, or --split train=0.9@16,val=0.1@2",
+            )
+        counts = [num_shards_of.get(name, num_shards) for name in names]
+        notations = [
+            f"{name}@{'auto' if n is None else n}" for name, n in zip(names, counts, strict=True)
+        ]
+        return [
+            parse_output(os.path.join(text, notation), None, compression, tfds=tfds)
+            for notation in notations
+        ]
+    base = parse_output(text, num_shards, compression, urls=urls)
+    found = []
+    for name in names:
+        stem = f"{base.name}-{name}{base.stem[len(base.name) :]}"
+        n = num_shards_of.get(name, base.num_shards)
+        notation = replace(base, stem=stem, num_shards=n).notation
+        found.append(parse_output(notation, None, base.compression, urls=urls))
+    return found
 
 
 def _parse_tfds_output(

@@ -14,7 +14,7 @@ which can be repeated, and the manifest comes last. So a final name is never par
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -152,13 +152,32 @@ def _write_dali_index(run: RunDirectory, shard: int) -> None:
 
 
 def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"", lost: bytes = b"") -> None:
-    """Commit to this manifest and give every file its final name.
+    """Commit to this manifest and give every file its final name; see :func:`commit`."""
+    commit(run, manifest, ledger, lost)
+    complete(run)
+
+
+def complete(run: RunDirectory) -> None:
+    """Finish the publication of a run that was committed to."""
+    roll_forward(run)
+    run.discard()
+
+
+def commit(
+    run: RunDirectory,
+    manifest: Manifest,
+    ledger: bytes = b"",
+    lost: bytes = b"",
+    beside: Sequence[Manifest] = (),
+) -> None:
+    """Commit to this manifest: from now on its publication can only be finished.
 
     Args:
         run: Where the files are.
         manifest: What they are.
         ledger: The lines of ``<name>.errors.jsonl``; it is made when there are some.
         lost: Those of ``<name>.lost.jsonl``, likewise.
+        beside: Those of other splits, which are committed to with it.
 
     Raises:
         StorageError: A final name can not be given; nothing outside this folder was touched.
@@ -174,10 +193,8 @@ def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"", lost: by
         if lines:
             run.write_synced(file_name, lines)
             run.write_synced(mark, b"")
-    with joining(run, manifest):
+    with joining(run, manifest, beside):
         run.write_synced(COMMIT, manifest.dumps().encode("ascii"))
-    roll_forward(run)
-    run.discard()
 
 
 def check_names(run: RunDirectory, pattern: ShardPattern) -> None:

@@ -167,6 +167,11 @@ def tfds_features(manifest: Manifest) -> tuple[dict[str, TfdsFeature], list[str]
             "nothing is known of the features of finished records, and TFDS has to be told",
             hint="a map has the records decoded; one that returns what it is given is enough",
         )
+    if manifest.feature_lists is not None:
+        raise ManifestError(
+            "these are SequenceExamples, and TFDS reads Examples",
+            hint="write them without --tfds, or make Examples of them with a map",
+        )
     labels = manifest.labels or {}
     for name, summary in features.items():
         counts = labels.get("counts", {}) if labels.get("feature") == name else {}

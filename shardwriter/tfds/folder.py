@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -75,16 +75,28 @@ def check_folder(storage: Storage, directory: str, split: TfdsSplit) -> None:
 
 
 def check_planned(
-    storage: Storage, directory: str, split: TfdsSplit, features: Mapping[str, TfdsFeature]
+    storage: Storage,
+    directory: str,
+    split: TfdsSplit,
+    features: Mapping[str, TfdsFeature],
+    beside: Collection[str] = (),
 ) -> None:
     """Refuse types known before the first record that do not go with those of the other splits.
 
     Features that only one side has are left to :func:`joining`.
 
+    Args:
+        storage: The place.
+        directory: The folder.
+        split: What is to be written.
+        features: Its features.
+        beside: Splits that the same write makes: what stands there of them is replaced.
+
     Raises:
         OptionError: Names the feature.
     """
-    others = _features_of(_expected(storage, directory, split))
+    expected = _expected(storage, directory, split)
+    others = _features_of({name: expected[name] for name in expected if name not in beside})
     both = {
         other: {name: feature for name, feature in found.items() if name in features}
         for other, found in others.items()
@@ -95,10 +107,18 @@ def check_planned(
 
 
 @contextmanager
-def joining(run: RunDirectory, manifest: Manifest) -> Iterator[None]:
+def joining(
+    run: RunDirectory, manifest: Manifest, beside: Sequence[Manifest] = ()
+) -> Iterator[None]:
     """Hold the folder while a split is committed to, which goes with the others.
 
     For a dataset that is no TFDS split this does nothing.
+
+    Args:
+        run: The split's.
+        manifest: What is committed to.
+        beside: Manifests that are committed to with it: what stands there of their splits is
+            replaced, and need not go with this one.
 
     Raises:
         ManifestError: Nothing can be told of its features.
@@ -111,7 +131,8 @@ def joining(run: RunDirectory, manifest: Manifest) -> Iterator[None]:
         return
     with _locked(run):
         storage, directory = run.storage, run.directory
-        splits = {**_expected(storage, directory, split), split.split: manifest}
+        splits = {**_expected(storage, directory, split), **_by_split(beside)}
+        splits[split.split] = manifest
         joined = _join(_features_of(splits), split, directory, _empty(splits))
         for name in (INFO_FILE, FEATURES_FILE, *labels_files(joined)):
             target = os.path.join(directory, name)
@@ -144,8 +165,15 @@ def put_in(run: RunDirectory, manifest: Manifest) -> Iterator[None]:
         yield
         return
     with _locked(run):
-        splits = {**_standing(run.storage, run.directory, split), split.split: manifest}
-        joined = _join(_features_of(splits), split, run.directory, _empty(splits))
+        mine = {split.split: manifest}
+        splits = {**_standing(run.storage, run.directory, split), **mine}
+        try:
+            joined = _join(_features_of(splits), split, run.directory, _empty(splits))
+        except OptionError:
+            # Of several splits that replace others some were not committed to when the write was
+            # stopped. Those that stand there wait for that.
+            splits = mine
+            joined = _join(_features_of(mine), split, run.directory, _empty(mine))
         files = labels_files(joined)
         for name in _told_labels_files(run) - set(files):  # of a split that is being replaced
             run.storage.delete(os.path.join(run.directory, name))
@@ -155,6 +183,11 @@ def put_in(run: RunDirectory, manifest: Manifest) -> Iterator[None]:
         _publish(run, INFO_FILE, info_text(split, splits))  # last: with it TFDS opens the folder
         run.storage.sync_directory(run.directory)
         yield
+
+
+def _by_split(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
+    found = ((tfds_split_of(manifest.metadata), manifest) for manifest in manifests)
+    return {split.split: manifest for split, manifest in found if split is not None}
 
 
 def info_text(split: TfdsSplit, splits: Mapping[str, Manifest]) -> str:

@@ -1,0 +1,368 @@
+"""Splits that a source has itself: by the names of folders, lists and files, or a mapping.
+
+::
+
+    mapping                    {"train": ..., "val": ...}, a DatasetDict, module:callable of one
+    save_to_disk               the splits of a DatasetDict, by its dataset_dict.json
+    voc                        ImageSets/Main/train.txt, val.txt, ...
+    coco                       instances_train2017.json, instances_val2017.json, ...
+    image-mask                 train and trainannot, train/images and train/masks, images/train ...
+    folders                    train, val, test, ...: each whatever a source can be
+    files                      train-00000.parquet, validation.csv, mnist-test@4, ...
+
+Classes have the same numbers in all splits, also where a split lacks some of them.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from shardwriter.callables import import_reference, is_reference
+from shardwriter.dataset.splits import Split, check_split_name
+from shardwriter.errors import CallableError, OptionError, ShardwriterError, SourceError
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.shards.locate import find_shard_sets
+from shardwriter.sources import ClassSource, Source
+from shardwriter.sources import coco as coco_source
+from shardwriter.sources import huggingface as huggingface_source
+from shardwriter.sources import image_mask as image_mask_source
+from shardwriter.sources import tfrecord as tfrecord_source
+from shardwriter.sources import voc as voc_source
+from shardwriter.sources.coco_files import coco_files, is_coco_file
+from shardwriter.sources.find import open_files, open_source
+from shardwriter.sources.folder_files import tree_of
+from shardwriter.sources.image_sides import find_sides
+from shardwriter.sources.looking import format_of_file
+from shardwriter.sources.python import PythonSource
+from shardwriter.sources.split_names import WORDS, in_order, split_word
+from shardwriter.storage.inputs import inputs_for
+from shardwriter.storage.inputs import split as split_path
+
+_HINT: Final = (
+    "looked for a mapping from names to data; a saved DatasetDict; folders called train, val, "
+    "test, ...; files that are called so, as train-*.parquet; VOC's ImageSets/Main; COCO's "
+    "instances_*.json. --split train=0.9,val=0.1 divides the items"
+)
+_OBJECTS: Final = "instances"  # what is meant where COCO has several files for an image
+
+Schema = Mapping[str, FeatureType]
+_Open = Callable[[Schema], Source]
+
+
+@dataclass(frozen=True)
+class SourceSplits:
+    """The splits of a source.
+
+    Attributes:
+        openers: How each is opened, by name.
+        notes: What a person should know, one line each.
+    """
+
+    openers: Mapping[str, _Open]
+    notes: Sequence[str] = field(default=())
+
+    def open(self, schema: Schema) -> dict[str, Source]:
+        """Open all of them, with the same numbers for the same classes.
+
+        Raises:
+            SourceError: One can not be opened.
+        """
+        sources = {}
+        for name, opener in self.openers.items():
+            try:
+                sources[name] = opener(schema)
+            except SourceError as error:
+                error.message = f"split {name!r}: {error.message}"
+                raise
+        with_classes = [
+            source
+            for source in sources.values()
+            if isinstance(source, ClassSource) and source.classes
+        ]
+        classes = sorted({name for source in with_classes for name in source.classes})
+        for source in with_classes:
+            source.use_classes(classes)
+        _check_numbers(sources)
+        return sources
+
+
+def find_splits(data: Any, format: str = "auto", names: Sequence[str] = ()) -> SourceSplits:
+    """Find the splits that a source has.
+
+    Args:
+        data: What a person named, as for :func:`shardwriter.sources.find.open_source`; or a mapping
+            from names to such.
+        format: What each split is, or ``auto``.
+        names: The splits that are wanted, in order; none: all of them.
+
+    Raises:
+        OptionError: The source has no splits, or none of such a name.
+        SourceError: What is there can not be listed, or does not tell which file is meant.
+    """
+    if isinstance(data, os.PathLike):
+        data = os.fspath(data)
+    notes: list[str] = []
+    if isinstance(data, str):
+        found = _of_text(data, format, frozenset(names), notes)
+        shown = repr(data)
+    else:
+        found = _of_mapping(data, partial(_of_value, format, None))
+        shown = f"a {type(data).__name__}"
+    if not found:
+        raise OptionError(f"{shown} has no splits of its own", hint=_HINT)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise OptionError(
+            f"{shown} has no split {missing[0]!r}",
+            hint=f"its splits are {', '.join(found)}",
+        )
+    for name in found:
+        check_split_name(name)
+    chosen = names or list(found)
+    if not names and "trainval" in found and {"train", "val"} & found.keys():
+        chosen = [name for name in chosen if name != "trainval"]
+        notes.append("trainval is what train and val are together, and is left out")
+    return SourceSplits({name: found[name] for name in chosen}, notes)
+
+
+def open_as_split(data: Any, format: str, schema: Schema, split: Split | None) -> Source:
+    """Open what a dataset was written from: one of the splits of a source, where it was that.
+
+    Args:
+        data: The source of the write; for a split also what that split alone is.
+        format: What it is, or ``auto``.
+        schema: Types fixed by the user.
+        split: Which split it was; None for the only dataset.
+
+    Raises:
+        SourceError: As of :func:`shardwriter.sources.find.open_source`.
+        OptionError: Likewise.
+    """
+    if split is None or split.is_by_key:
+        return open_source(data, format, schema)
+    with suppress(OptionError):  # the source has no splits
+        found = find_splits(data, format)
+        if split.name in found.openers:
+            return found.open(schema)[split.name]
+    return open_source(data, format, schema)
+
+
+def _check_numbers(sources: Mapping[str, Source]) -> None:
+    """Refuse files of annotations that have other names for the same numbers."""
+    known: dict[int, tuple[str, str]] = {}
+    for split_name, source in sources.items():
+        if not isinstance(source, coco_source.CocoDetection):
+            continue
+        for number, name in source.class_names.items():
+            first, before = known.setdefault(number, (split_name, name))
+            if name != before:
+                raise SourceError(
+                    f"category {number} is {before!r} in split {first!r}, and {name!r} in split "
+                    f"{split_name!r}",
+                    hint="number the categories of all files in one way",
+                )
+
+
+# -- mappings --------------------------------------------------------------------------------------
+
+
+def _of_mapping(data: Any, opened: Callable[[str, Any], _Open]) -> dict[str, _Open]:
+    if not isinstance(data, Mapping):
+        return {}
+    for name in data:
+        if not isinstance(name, str):
+            raise OptionError(f"a split is called {name!r}, and not by a text")
+    return {name: opened(name, value) for name, value in data.items()}
+
+
+def _of_value(format: str, reference: str | None, _name: str, value: Any) -> _Open:
+    def opened(schema: Schema) -> Source:
+        if reference is not None and (isinstance(value, (list, tuple)) or callable(value)):
+            return PythonSource(value, name=reference)
+        return open_source(value, format, schema)
+
+    return opened
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def _of_text(data: str, format: str, wanted: frozenset[str], notes: list[str]) -> dict[str, _Open]:
+    inputs = inputs_for(data)
+    if not inputs.exists(data):
+        if is_reference(data):
+            value = import_reference(data, "SOURCE")
+            if callable(value) and not isinstance(value, Mapping):
+                value = _called(value, data)
+            return _of_mapping(value, partial(_of_value, "auto", data))
+        if glob.has_magic(data):
+            paths = sorted(filter(inputs.is_file, inputs.glob(data)))
+            annotated = [p for p in paths if p.lower().endswith(".json") and is_coco_file(p)]
+            if annotated and format in ("auto", coco_source.KIND):
+                return _of_coco(data, annotated, {*WORDS, *wanted}, notes)
+            return _of_files(paths, format, wanted, notes)
+        raise OptionError("there is no such file or folder", path=data)
+    if not inputs.is_directory(data):
+        return {}
+    is_auto = format == "auto"
+    if is_auto or format == huggingface_source.KIND:
+        saved = huggingface_source.saved_splits(data)
+        if saved is not None:
+            kind = huggingface_source.KIND
+            return {name: partial(_opened, os.path.join(data, name), kind) for name in saved}
+    if format == voc_source.KIND or (is_auto and voc_source.is_voc_folder(data)):
+        return _of_voc(data, wanted)
+    if format == coco_source.KIND or is_auto:
+        annotated = coco_files(data)
+        if annotated:
+            return _of_coco(data, annotated, {*WORDS, *wanted}, notes)
+    if format == image_mask_source.KIND or (is_auto and image_mask_source.has_pairs(data)):
+        return _of_pairs(data, wanted)
+    entries = sorted(inputs.listing(data), key=lambda entry: entry.name)
+    folders = [entry.name for entry in entries if entry.is_dir() and entry.name[:1] != "."]
+    named = [name for name in folders if split_word(name, {*WORDS, *wanted}) == name]
+    if named:
+        others = [name for name in folders if name not in named]
+        if others:
+            notes.append(f"folders that are no splits are left out: {', '.join(others[:5])}")
+        return {
+            name: partial(_opened, os.path.join(data, name), format) for name in in_order(named)
+        }
+    paths = [entry.path for entry in entries if entry.is_file()]
+    found = _of_files(paths, format, wanted, notes)
+    if not found and "data" in folders:  # as repositories of the Hugging Face hub have them
+        return _of_text(os.path.join(data, "data"), format, wanted, notes)
+    return found
+
+
+def _called(function: Callable[[], Any], name: str) -> Any:
+    try:
+        return function()
+    except ShardwriterError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CallableError(
+            f"the source raised {type(error).__name__}: {error}",
+            item=name,
+            hint="the traceback is shown with -v",
+        ) from error
+
+
+def _opened(path: str, format: str, schema: Schema) -> Source:
+    return open_source(path, format, schema)
+
+
+def _of_voc(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
+    inputs = inputs_for(folder)
+    lists = os.path.join(folder, "ImageSets", "Main")
+    if not inputs.is_directory(lists):
+        return {}
+    words = {*WORDS, *wanted}
+    stems = {os.path.splitext(e.name) for e in inputs.listing(lists) if e.is_file()}
+    names = [stem for stem, ending in stems if ending == ".txt" and stem in words]
+    return {
+        name: partial(_opened, os.path.join(lists, f"{name}.txt"), voc_source.KIND)
+        for name in in_order(names)
+    }
+
+
+def _of_coco(
+    shown: str, paths: Sequence[str], words: Collection[str], notes: list[str]
+) -> dict[str, _Open]:
+    by_kind: dict[str, dict[str, str]] = {}
+    for path in paths:
+        parts = os.path.splitext(split_path(path)[1])[0].split("_")
+        at = next((i for i, part in enumerate(parts) if split_word(part, words)), len(parts) - 1)
+        kind, name = "_".join(parts[:at]), "_".join(parts[at:])
+        by_kind.setdefault(kind, {})[name] = path
+    kinds = sorted(by_kind)
+    if len(kinds) > 1 and _OBJECTS not in by_kind:
+        raise SourceError(
+            f"annotations of several kinds are there: {', '.join(kinds)}",
+            path=shown,
+            hint=f"say which are meant: '{os.path.dirname(paths[0])}/{kinds[0]}_*.json'",
+        )
+    chosen = kinds[0] if len(kinds) == 1 else _OBJECTS
+    if len(kinds) > 1:
+        others = [kind for kind in kinds if kind != chosen]
+        notes.append(
+            f"annotations of kind {chosen} are taken, and {', '.join(others)} left out: "
+            f"'{os.path.dirname(paths[0])}/{others[0]}_*.json' says others"
+        )
+    found = by_kind[chosen]
+    return {name: partial(_opened, found[name], coco_source.KIND) for name in in_order(list(found))}
+
+
+def _of_pairs(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
+    tree = tree_of(folder)
+    words = {*WORDS, *wanted}
+    specs: dict[str, str] = {}
+    for sides in find_sides(tree, folder):
+        images, masks = (side.folder for side in sides)
+        part = images.partition("/")[0]
+        if part in words:
+            specs[part] = f"{{{images},{masks}}}"
+            continue
+        both = [
+            {entry.name for entry in tree.scan(os.path.join(folder, side)) if entry.is_dir()}
+            for side in (images, masks)
+        ]
+        for name in both[0] & both[1] & words:
+            specs[name] = f"{{{images}/{name},{masks}/{name}}}"
+    return {
+        name: partial(_opened, os.path.join(folder, specs[name]), image_mask_source.KIND)
+        for name in in_order(list(specs))
+    }
+
+
+def _of_files(
+    paths: Sequence[str], format: str, wanted: Collection[str], notes: list[str]
+) -> dict[str, _Open]:
+    words = {*WORDS, *wanted}
+    groups: dict[str, dict[str, list[str]]] = {}
+    others = []
+    for path in paths:
+        kind = format_of_file(path)
+        if kind is None or format not in ("auto", kind):
+            continue
+        name = split_word(os.path.basename(path), words)
+        if name is None:
+            others.append(os.path.basename(path))
+        else:
+            groups.setdefault(name, {}).setdefault(kind, []).append(path)
+    found: dict[str, _Open] = {}
+    for name in in_order(list(groups)):
+        kinds = groups[name]
+        if len(kinds) > 1:
+            raise SourceError(
+                f"split {name!r} has files of several formats: {', '.join(sorted(kinds))}",
+                hint=f"say which are meant: --format {' or '.join(sorted(kinds))}",
+            )
+        ((kind, files),) = kinds.items()
+        if kind == tfrecord_source.KIND:
+            found[name] = partial(_opened_records, files)
+        else:
+            found[name] = partial(open_files, kind, files)
+    if found and others:
+        more = ", ..." if len(others) > 5 else ""
+        notes.append(f"files of no split are left out: {', '.join(others[:5])}{more}")
+    return found
+
+
+def _opened_records(paths: Sequence[str], _schema: Schema) -> Source:
+    sets = find_shard_sets(list(paths))
+    if len(sets) > 1:
+        names = ", ".join(shard_set.name for shard_set in sets)
+        raise SourceError(f"there are {len(sets)} datasets ({names})", path=paths[0])
+    pattern = sets[0].pattern
+    if pattern is None:
+        return tfrecord_source.TFRecordFiles(paths[0])
+    return tfrecord_source.TFRecordFiles(
+        os.path.join(sets[0].directory, f"{sets[0].name}@{pattern.num_shards}")
+    )
