@@ -16,10 +16,13 @@ from typing import Any, Final, Protocol
 from contextlib2 import ExitStack
 
 from shardwriter.dataset.manifest import SealedShard
+from shardwriter.engines import Work
 from shardwriter.engines.growing import GrowingShards
-from shardwriter.errors import RecordTooLarge, ShardwriterError, StorageError
+from shardwriter.engines.moving import MovingFrames
+from shardwriter.errors import DataError, RecordTooLarge, ShardwriterError, StorageError
 from shardwriter.features.learnt import Learnt
 from shardwriter.features.schema import FeatureSummary
+from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.items.encode import ItemEncoder
 from shardwriter.job import Job
 from shardwriter.options import RunOptions
@@ -27,12 +30,13 @@ from shardwriter.runs.journal import Journal
 from shardwriter.runs.kept import Kept
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.runs.snapshot import Snapshot
-from shardwriter.sources import Item
+from shardwriter.sources import FrameSource, Item
 from shardwriter.stages import Stopwatch
 
 REPORT_S: Final = 0.1
 _FIRST_MARK: Final = 10  # times the pause between marks: what is shorter is soon done again
 _MARK_SHARD_S: Final = 0.002  # and by so much for each shard that grows
+_FIRST_MOVED: Final = 1 << 12
 _MARK_COST: Final = 50  # a mark is followed by so many times of what it took, at least
 
 
@@ -48,6 +52,7 @@ class Done:
         num_items: Items that it went through.
         payload_bytes: Bytes of its records.
         seconds: Time by stage.
+        notes: What a person should know in the end, one line each.
     """
 
     learnt: Learnt
@@ -57,6 +62,12 @@ class Done:
     num_items: int = 0
     payload_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def work(self) -> Work:
+        """Return how far this process has come by itself."""
+        num_gaps, num_errors = len(self.gaps), len(self.errors)
+        return Work(self.num_items, None, self.payload_bytes, num_gaps, num_errors, self.seconds)
 
 
 class Listener(Protocol):
@@ -102,6 +113,7 @@ class PartWriter:
         watch: Stopwatch,
         listener: Listener,
     ) -> None:
+        self._job = job
         self._num_shards = job.num_shards
         self._packing = job.packing
         self._run = run
@@ -122,6 +134,10 @@ class PartWriter:
         encoder.encoder.schema.on_widen = self._on_widen
         self.done = Done(encoder.encoder.learnt, seconds=watch.seconds)
 
+    def close(self) -> None:
+        """Let go of the encoder, which knows this object: a source's files are closed at once."""
+        self._items.encoder.schema.on_widen = None
+
     def _on_widen(self, features: Mapping[str, FeatureSummary]) -> None:
         entries = {name: feature.to_state() for name, feature in features.items()}
         self._journal.fact(types=entries)
@@ -135,6 +151,8 @@ class PartWriter:
     ) -> None:
         """Write all records of some shards, and seal them.
 
+        What the job moves as it is (``num_moved``) is listed here.
+
         Args:
             shards: Their numbers.
             items: Index and descriptor of their items that are still to be done, in order of index.
@@ -143,8 +161,7 @@ class PartWriter:
         Raises:
             ShardwriterError: An item is at fault, or the disk; nothing more is written.
         """
-        done, num_shards = self.done, self._num_shards
-        most_bytes = self._options.checkpoint_bytes
+        done = self.done
         self._items.counted_to = 0
         with ExitStack() as stack:
             growing = GrowingShards(
@@ -156,31 +173,13 @@ class PartWriter:
                 self._journal,
                 self._kept,
             )
-            files = growing.files
-            next_look = min(self._next_report, self._next_mark)
-            item_index: int | None = None
             try:
-                for item_index, made in self._items.records(items):
-                    done.num_items += 1
-                    if type(made) is bytes:
-                        files[item_index % num_shards].write(made)
-                        size = len(made)
-                        done.payload_bytes += size
-                        self._since_checkpoint += size
-                        if self._since_checkpoint >= most_bytes:
-                            self._snapshot(growing, synced=True)
-                    elif isinstance(made, ShardwriterError):
-                        self._skip(item_index, made)
-                    else:
-                        done.gaps.append(item_index)
-                        self._journal.fact(skip=item_index, reason="dropped")
-                    if (now := time.monotonic()) >= next_look:
-                        next_look = self._look(growing, now)
+                if stop := num_moved(self._job, self._options):
+                    self._move(growing, shards, stop)
+                self._make(growing, items)
             except StorageError:
                 raise
-            except ShardwriterError as error:
-                if isinstance(error, RecordTooLarge):  # of a block of rows: the shard met it
-                    error.locate(index=item_index)
+            except ShardwriterError:
                 # What a run that is short has done is done again as fast as it is looked at.
                 if self._num_snapshots:
                     with suppress(StorageError):  # it would hide what has happened
@@ -193,8 +192,80 @@ class PartWriter:
                 done.sealed |= growing.seal()
             growing.files.clear()
             if time.monotonic() >= self._next_mark:
-                self._snapshot(growing, synced=self._since_checkpoint >= most_bytes)
+                is_full = self._since_checkpoint >= self._options.checkpoint_bytes
+                self._snapshot(growing, synced=is_full)
         self._listener.tell(done)
+
+    def _make(self, growing: GrowingShards, items: Iterable[tuple[int, Item]]) -> None:
+        """Load, map, encode and write some items."""
+        done, num_shards, files = self.done, self._num_shards, growing.files
+        most_bytes = self._options.checkpoint_bytes
+        next_look = min(self._next_report, self._next_mark)
+        item_index: int | None = None
+        try:
+            for item_index, made in self._items.records(items):
+                done.num_items += 1
+                if type(made) is bytes:
+                    files[item_index % num_shards].write(made)
+                    size = len(made)
+                    done.payload_bytes += size
+                    self._since_checkpoint += size
+                    if self._since_checkpoint >= most_bytes:
+                        self._snapshot(growing, synced=True)
+                elif isinstance(made, ShardwriterError):
+                    self._skip(item_index, made)
+                else:
+                    done.gaps.append(item_index)
+                    self._journal.fact(skip=item_index, reason="dropped")
+                if (now := time.monotonic()) >= next_look:
+                    next_look = self._look(growing, now)
+        except RecordTooLarge as error:  # of a block of rows: the shard met it
+            raise error.locate(index=item_index) from error.__cause__
+
+    def _move(self, growing: GrowingShards, shards: Sequence[int], stop: int) -> None:
+        """Move the frames of the items in front of one, block by block.
+
+        A record that is damaged goes the way of any item, which says what is wrong or skips it.
+        """
+        job, watch = self._job, self._watch
+        source, selection = job.source, job.selection
+        assert isinstance(source, FrameSource)
+        moving = MovingFrames(growing.files, self._num_shards)
+        most = _FIRST_MOVED  # about as many as come at once; few where records are damaged
+        for indices in job.indices_of(shards, self._kept, 0, stop):
+            places = selection.source_places(indices)
+            at = 0
+            while at < len(indices):
+                watch.start_block()
+                self._items.worker.slot[0] = int(indices[at])
+                try:
+                    block = source.frames(places[at : at + most])
+                except DataError:
+                    most = 1
+                    moving.flush()
+                    self._make(growing, selection.items_at(indices[at : at + 1]))
+                    at += 1
+                    continue
+                watch.lap("read")
+                some = indices[at : at + len(block)]
+                moving.deal(some, block)
+                watch.lap("write")
+                watch.stop()
+                at += len(block)
+                most = 2 * len(block)
+                num_bytes = int(block.sizes.sum()) - FRAME_BYTES * len(block)
+                self.done.num_items += len(block)
+                self.done.payload_bytes += num_bytes
+                self._since_checkpoint += num_bytes
+                self._items.counted_to = int(some[-1]) + 1
+                is_full = self._since_checkpoint >= self._options.checkpoint_bytes
+                now = time.monotonic()
+                if is_full or now >= min(self._next_report, self._next_mark):
+                    moving.flush()
+                    if is_full:
+                        self._snapshot(growing, synced=True)
+                    self._look(growing, now)
+        moving.flush()
 
     def _skip(self, item_index: int, error: ShardwriterError) -> None:
         entry = error.to_json()
@@ -246,3 +317,8 @@ class PartWriter:
             # What is flushed early costs later too, once for every shard.
             pause_s = max(_MARK_COST * (now - started), _MARK_SHARD_S * len(written))
             self._next_mark = max(self._next_mark, now + pause_s)
+
+
+def num_moved(job: Job, options: RunOptions) -> int:
+    """Return how many items at the front a part moves as they are; the others are given to it."""
+    return job.num_moved if options.backend == "native" else 0

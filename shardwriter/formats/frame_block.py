@@ -21,6 +21,7 @@ from shardwriter.formats.tfrecord import (
 )
 
 _U32: Final = struct.Struct("<I")
+_SIZES: Final = 64  # as many different ones are gathered size by size
 _FEW: Final = 32  # frames, for which arrays cost more than they save
 
 
@@ -46,6 +47,16 @@ def is_frame(header: bytes, payload: bytes, footer: bytes, *, check: bool) -> bo
         return len(footer) == FOOTER_BYTES
     crc = crc32c(payload)
     return footer == _U32.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
+
+
+def is_proven_frame(frame: bytes) -> bool:
+    """Tell whether bytes are a frame of their length, header and payload proven."""
+    payload_bytes = len(frame) - FRAME_BYTES
+    if payload_bytes < 0 or not frame.startswith(_headers[payload_bytes]):
+        return False
+    # A part of an array is no copy, which counts where frames are large.
+    crc = crc32c(np.frombuffer(frame, np.uint8, payload_bytes, HEADER_BYTES))
+    return frame.endswith(_U32.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF))
 
 
 def cut_frame(frame: bytes, *, check: bool) -> bytes | None:
@@ -97,3 +108,67 @@ def cut_frames(
         if not np.array_equal(footers[payload_ends], masked):
             return None
     return payloads
+
+
+class FrameBlock:
+    """Frames that are to be moved as they are.
+
+    Args:
+        pieces: The bytes that hold them: one with all of them, or one for each in order.
+        begins: int64[k]: where each begins in the one piece; empty where they are pieces.
+        sizes: int64[k]: bytes of each frame.
+    """
+
+    def __init__(
+        self, pieces: list[bytes], begins: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> None:
+        self._pieces = pieces
+        self._begins = begins
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def take(self, rows: NDArray[np.int64]) -> list[bytes]:
+        """Return some frames, one after the other.
+
+        Args:
+            rows: int64[n] numbers of frames, in the order that is wanted.
+
+        Returns:
+            Parts which joined are the frames.
+        """
+        if not len(self._begins):
+            return [self._pieces[row] for row in rows.tolist()]
+        data, begins, sizes = self._pieces[0], self._begins[rows], self.sizes[rows]
+        if len(rows) >= _FEW:
+            different = np.unique(sizes)
+            if len(different) == 1:
+                return [_gathered(data, begins, int(different[0])).tobytes()]
+            if len(different) <= min(_SIZES, len(rows) // _FEW):
+                return [_gathered_by_size(data, begins, sizes, different)]
+        spans = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
+        return [data[begin:end] for begin, end in spans]
+
+
+def _gathered(data: bytes, begins: NDArray[np.int64], size: int) -> NDArray[np.void]:
+    """Return frames of one size: an array of all that could begin at any byte, and some of it."""
+    at_any_byte = np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
+    taken: NDArray[np.void] = at_any_byte[begins]
+    return taken
+
+
+def _gathered_by_size(
+    data: bytes,
+    begins: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    different: NDArray[np.int64],
+) -> bytes:
+    """Return frames of a few sizes, in order."""
+    ends = np.cumsum(sizes)
+    taken = bytearray(int(ends[-1]))
+    for size in different.tolist():
+        some = np.flatnonzero(sizes == size)
+        places = np.ndarray((len(taken) - size + 1,), f"V{size}", taken, strides=(1,))
+        places[ends[some] - size] = _gathered(data, begins[some], size)
+    return bytes(taken)

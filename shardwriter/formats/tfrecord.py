@@ -17,7 +17,8 @@ from __future__ import annotations
 import io
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol
 
@@ -210,23 +211,43 @@ class TFRecordWriter:
             raise self._failure.with_traceback(self._failed_at)
         if not self._parts:
             return
+        with self._handing_on():
+            self._hand_on(b"".join(self._parts), len(self._parts) // 3)
+            sizes = list(map(len, self._parts[1::3]))
+            self._parts.clear()
+            self._pending_bytes = 0
+            if self._on_flush is not None:
+                self._on_flush(sizes)
+
+    def write_frames(self, frames: bytes, num_records: int) -> None:
+        """Append frames that are whole and proven already, as they are.
+
+        ``on_flush`` is not told of them: whoever has frames knows their sizes.
+
+        Args:
+            frames: Nothing but frames, in order.
+            num_records: How many.
+        """
+        self.flush()
+        if self._closed:
+            raise ValueError("write to a closed TFRecordWriter")
+        with self._handing_on():
+            self._hand_on(frames, num_records)
+
+    @contextmanager
+    def _handing_on(self) -> Iterator[None]:
         try:
-            self._hand_on(b"".join(self._parts))
+            yield
         except BaseException as error:
             self._failure, self._failed_at = error, error.__traceback__
             self._headers.clear()  # so that write() meets it
             raise
 
-    def _hand_on(self, data: bytes) -> None:
-        write_all(self._sink, data)
-        self._crc32c = extend_crc32c(self._crc32c, data)
-        self._written_bytes += len(data)
-        self._flushed_records += len(self._parts) // 3
-        sizes = list(map(len, self._parts[1::3]))
-        self._parts.clear()
-        self._pending_bytes = 0
-        if self._on_flush is not None:
-            self._on_flush(sizes)
+    def _hand_on(self, frames: bytes, num_records: int) -> None:
+        write_all(self._sink, frames)
+        self._crc32c = extend_crc32c(self._crc32c, frames)
+        self._written_bytes += len(frames)
+        self._flushed_records += num_records
 
     def finish(self) -> None:
         """Write all that is left; a plain file has nothing behind its frames."""

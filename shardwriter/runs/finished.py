@@ -14,6 +14,7 @@ from shardwriter.engines.budget import ErrorBudget
 from shardwriter.errors import ManifestError, OutputExists
 from shardwriter.features.labels import LabelCounts
 from shardwriter.features.learnt import Learnt
+from shardwriter.features.schema import learnt_from_json
 from shardwriter.formats import canonical
 from shardwriter.job import Job
 from shardwriter.options import RunOptions
@@ -48,7 +49,7 @@ def take_finished(
     _check_job(job, run, manifest)
     _check_files(run, manifest)
     retry = run_options.retry_errors
-    errors = _read_ledger(run)
+    errors = read_ledger(run)
     num_records = {shard: sealed.num_records for shard, sealed in enumerate(manifest.shards)}
     checks = some_records(job, run, num_records, manifest.gaps, is_finished=True)
     if job.selection.random_access:
@@ -57,7 +58,7 @@ def take_finished(
         ErrorBudget(run_options, Kept(job.num_shards, errors=errors)).check()
         if retry and manifest.gaps and not os.path.exists(_ledger_path(run)):
             notify(f"there is no {ledger_file(run.name)}, so no item is known to have failed")
-        if run_options.dali_index and not _has_dali(run, manifest):
+        if run_options.dali_index and not has_dali(run, manifest):
             notify("`shardwriter index --idx` makes the .idx files of a dataset that is finished")
         return manifest
     begin(run, run_facts(job))
@@ -77,7 +78,7 @@ def what_differs(job: Job, manifest: Manifest) -> str | None:
     now = {
         "the number of shards, or the names of the files,": job.pattern.template,
         "the compression": job.packing.to_json(),
-        "--order, --key, --shuffle or --seed": job.order_json(),
+        "--order, --key, --split, --shuffle or --seed": job.order_json(),
         "the source": job.source_json(),
     }
     before = [manifest.pattern.template, manifest.compression, manifest.order, manifest.source]
@@ -98,7 +99,8 @@ def _check_job(job: Job, run: RunDirectory, manifest: Manifest) -> None:
     )
 
 
-def _has_dali(run: RunDirectory, manifest: Manifest) -> bool:
+def has_dali(run: RunDirectory, manifest: Manifest) -> bool:
+    """Tell whether a finished dataset has .idx files."""
     path = os.path.join(run.directory, manifest.pattern.shard_file(0))
     return os.path.exists(path + DALI_INDEX_SUFFIX)
 
@@ -107,7 +109,7 @@ def _ledger_path(run: RunDirectory) -> str:
     return os.path.join(run.directory, ledger_file(run.name))
 
 
-def _read_ledger(run: RunDirectory) -> dict[int, dict[str, Any]]:
+def read_ledger(run: RunDirectory) -> dict[int, dict[str, Any]]:
     """Return the entries of a finished dataset's ledger, by item; none where it has no ledger.
 
     Raises:
@@ -135,10 +137,10 @@ def _try_again(
         0,
         sealed=dict(enumerate(manifest.shards)),
         in_place=True,
-        dali_index=_has_dali(run, manifest),
+        dali_index=has_dali(run, manifest),
         gaps=list(manifest.gaps),
         errors=errors,
-        learnt=_learnt_of(job, manifest).to_state(),
+        learnt=learnt_of(job, manifest).to_state(),
         num_items=manifest.num_items,
     )
     base = replace(without_errors(base, num_shards), attempt=1)
@@ -170,8 +172,8 @@ def _check_files(run: RunDirectory, manifest: Manifest) -> None:
             )
 
 
-def _learnt_of(job: Job, manifest: Manifest) -> Learnt:
-    """Return what a manifest tells of the records."""
+def learnt_of(job: Job, manifest: Manifest) -> Learnt:
+    """Return what a manifest tells of the records that a job has made."""
     labels = job.record_encoder().labels
     if isinstance(job.source, RecordSource) and job.options.map is None:
         return Learnt({}, labels)  # nothing looked into them
@@ -182,4 +184,4 @@ def _learnt_of(job: Job, manifest: Manifest) -> Learnt:
         labels = LabelCounts.from_json(manifest.labels, job.num_shards, kind)
     elif labels.feature in features and features[labels.feature].present:
         labels.too_many = True  # or they could not be told apart
-    return Learnt(features, labels)
+    return Learnt(learnt_from_json(manifest.schema), labels)

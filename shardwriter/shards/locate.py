@@ -147,7 +147,13 @@ def _take_glob(path: str, sets: list[ShardSet], files: list[str]) -> None:
         raise OptionError(
             "no file matches this pattern" if glob.has_magic(path) else missing,
             path=path,
-            hint="; ".join(_unfinished(directory, dataset_name(name))) or None,
+            hint="; ".join(
+                [
+                    *_unfinished(directory, dataset_name(name)),
+                    *_splits_of(directory, dataset_name(name)),
+                ]
+            )
+            or None,
         )
     folders = [name for name in found if inputs.is_directory(name)]
     in_folders = [s for folder in folders for s in _in_directory(folder)]
@@ -156,6 +162,17 @@ def _take_glob(path: str, sets: list[ShardSet], files: list[str]) -> None:
         raise SourceError("this pattern matches folders without TFRecord shards", path=path)
     sets += in_folders
     files += regular
+
+
+def _splits_of(directory: str, name: str) -> list[str]:
+    """Say which splits of a name are there; nothing where there are none."""
+    directory = directory or "."
+    if not name or glob.has_magic(name) or not inputs_for(directory).is_directory(directory):
+        return []
+    folder = Folder(directory, f"{name}-")
+    names = sorted({p.name for p in folder.patterns if p.name.startswith(f"{name}-")})
+    shown = [os.path.join(directory, each) for each in names[:5]]
+    return [f"its splits are there: {', '.join(shown)}"] if names else []
 
 
 # -- by file ---------------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from typing import Final, Protocol
 
 import numpy as np
 from contextlib2 import ExitStack
+from numpy.typing import NDArray
 
 from shardwriter.dataset.index import frame_ends
 from shardwriter.dataset.manifest import SealedShard
-from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
+from shardwriter.formats.tfrecord import NOTHING_WRITTEN, TFRecordWriter, Written
 from shardwriter.storage import Storage
 
 _INDEX_BATCH: Final = 64  # flushes of the shard to one of its index
@@ -101,7 +102,18 @@ class ShardFile:
         self.write: Callable[[bytes], None] = self._writer.write
         self._open = True
 
-    def _note_frames(self, payload_sizes: list[int]) -> None:
+    def write_frames(self, frames: bytes, payload_sizes: NDArray[np.int64]) -> None:
+        """Append whole frames as they are, to a plain shard that has our own writer.
+
+        Args:
+            frames: Nothing but frames, in order.
+            payload_sizes: int64[n], n > 0: the payload bytes of each.
+        """
+        assert isinstance(self._writer, TFRecordWriter)
+        self._writer.write_frames(frames, len(payload_sizes))
+        self._note_frames(payload_sizes)
+
+    def _note_frames(self, payload_sizes: list[int] | NDArray[np.int64]) -> None:
         ends = frame_ends(np.array(payload_sizes, np.uint64), self._end)
         self._end = int(ends[-1])
         self._note(ends.astype("<u8").tobytes())

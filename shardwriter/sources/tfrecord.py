@@ -16,26 +16,33 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shardwriter.codec.example import UNSET, decode_example, payload_kind
+from shardwriter.codec.sequence_example import SequenceExample, decode_sequence_example
+from shardwriter.dataset.index import Index
 from shardwriter.dataset.layout import to_runs
 from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import parse_shard_file
+from shardwriter.dataset.naming import is_url, parse_shard_file
 from shardwriter.dataset.places import LawPlaces
-from shardwriter.errors import CorruptFile, SourceError
+from shardwriter.errors import CorruptFile, ManifestError, SourceError
 from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.schema import FeatureSummary
-from shardwriter.formats.compression import OpenStream
+from shardwriter.features.schema import FeatureSummary, learnt_from_json
+from shardwriter.formats.frame_block import FrameBlock
 from shardwriter.formats.tfrecord_reader import read_frames
 from shardwriter.shards.locate import find_shard_sets
 from shardwriter.shards.shard_sets import ShardSet
+from shardwriter.sources.frame_reading import FrameReader, FrameSpans
+from shardwriter.sources.named_files import braced
 from shardwriter.sources.positions import OffsetTable, OpenFiles, file_changed
 from shardwriter.sources.record_file import RecordFile, damaged
-from shardwriter.storage.file_pool import FilePool, FileState, max_open_files
+from shardwriter.sources.record_streams import PooledFile, Throttled, is_plain, opened, tail
+from shardwriter.storage.file_pool import FilePool, FileState, max_source_files
 from shardwriter.storage.inputs import (
     absolute,
     common_folder,
     inputs_for,
-    open_stream,
     real,
     relative,
     split,
@@ -56,49 +63,18 @@ class StreamedRecord(NamedTuple):
     payload: bytes
 
 
-class _Throttled:
-    """A stream that is read in small pieces, as many are open at once."""
-
-    def __init__(self, stream: OpenStream, most_bytes: int) -> None:
-        self._stream = stream
-        self._most_bytes = most_bytes
-
-    def read(self, size: int, /) -> bytes:
-        return self._stream.read(min(size, self._most_bytes))
-
-
-class _PooledFile:
-    """A file that is read on where it stood, and may be closed in between."""
-
-    def __init__(self, pool: FilePool, number: int) -> None:
-        self._pool = pool
-        self._number = number
-        self._at = 0
-
-    def read(self, size: int, /) -> bytes:
-        data = self._pool.file(self._number).read_at(self._at, size)
-        self._at += len(data)
-        return data
-
-    def seek(self, offset: int, /) -> int:
-        self._at = offset
-        return offset
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def close(self) -> None:
-        """Leave it to the pool."""
-
-
 class TFRecordFiles:
     """Records of TFRecord files.
 
     Args:
-        data: A file, a folder, a glob, or the name of a dataset (``dir/train``, ``dir/train@16``).
+        data: A file, a folder, a glob, a list in braces, or the name of a dataset (``dir/train``,
+            ``dir/train@16``). Files are read in order of their names.
+        open_files: The files that are open, where others share the limit; None for its own.
+
+    Attributes:
+        manifest: Of the dataset, where all of it is one that has a manifest.
+        paths: The files.
+        files: Those that are plain, once they were looked through.
 
     Raises:
         SourceError: There are none, shards are missing, or a file is damaged.
@@ -110,51 +86,66 @@ class TFRecordFiles:
     plan: Mapping[str, FeatureType] = {}  # records are copied: nothing is planned
     vocabularies: Mapping[str, list[str]] = {}
     label: str | None = None
+    labels: Mapping[str, Any] | None = None
 
-    def __init__(self, data: str) -> None:
+    def __init__(self, data: str, open_files: OpenFiles | None = None) -> None:
         sets = _sets_of(data)
-        self._paths = [path for shard_set in sets for _, path in shard_set.shards]
-        self._absolute = [absolute(path) for path in self._paths]  # a map may chdir
+        self.paths = [path for shard_set in sets for _, path in shard_set.shards]
+        self._absolute = [absolute(path) for path in self.paths]  # a map may chdir
         top = common_folder(self._absolute)
-        self._names = [relative(path, top) for path in self._paths]
+        self._names = [relative(path, top) for path in self.paths]
         manifest = sets[0].manifest if len(sets) == 1 and sets[0].is_complete else None
-        self._manifest: Manifest | None = manifest
-        self.summaries: Mapping[str, FeatureSummary] = manifest.features if manifest else {}
+        self.manifest: Manifest | None = manifest
+        self.summaries: Mapping[str, FeatureSummary] = (
+            learnt_from_json(manifest.schema) if manifest else {}
+        )
+        if manifest is not None and manifest.labels is not None:
+            self.labels, self.label = manifest.labels, manifest.labels["feature"]
         self.notes: Sequence[str] = _notes(sets, manifest)
         self._order: LawPlaces | None = None
         if manifest is not None:
             self._order = LawPlaces(manifest.num_shards, manifest.gaps, manifest.num_records)
-        self.random_access = self.travels = all(map(_is_plain, self._paths))
+        self.random_access = self.travels = all(map(is_plain, self.paths))
         self.num_items: int | None = manifest.num_records if manifest else None
         self._offsets = OffsetTable()
-        self._open_files = OpenFiles(min(_MAX_OPEN_FILES, max_open_files(None)))
-        self._files: list[RecordFile] = []
+        if open_files is None:
+            open_files = OpenFiles(min(_MAX_OPEN_FILES, max_source_files()))
+        self._open_files = open_files
+        self.files: list[RecordFile] = []
         self._first_records: list[int] = []
         if self.random_access:
             self._scan()
+        self.num_frames = (self.num_items or 0) if self.random_access else 0
         self._inputs = inputs_for(data)
-        self._sizes = [found.st_size for found in self._inputs.stats(self._paths)]
+        self._sizes = [found.st_size for found in self._inputs.stats(self.paths)]
 
     def _scan(self) -> None:
         num_records = 0
-        for number, path in enumerate(self._paths):
+        index = None if self.manifest is None else _index_of(self.paths[0], self.manifest)
+        for number, path in enumerate(self.paths):
             file = RecordFile(path)
             self._open_files.open(file)
-            file.scan(self._offsets)
+            if index is None or not self._scan_along(index, number, file):
+                file.scan(self._offsets)
             self._check_count(number, file.num_records)
-            self._files.append(file)
+            self.files.append(file)
             self._first_records.append(num_records)
             num_records += file.num_records
         self.num_items = num_records
 
+    def _scan_along(self, index: Index, number: int, file: RecordFile) -> bool:
+        assert self.manifest is not None
+        file_crc32c = self.manifest.shards[number].crc32c
+        return file.scan_along(index.ends(number), file_crc32c, self._offsets)
+
     def _check_count(self, shard: int, num_records: int) -> None:
-        if self._manifest is None:
+        if self.manifest is None:
             return
-        expected = self._manifest.shards[shard].num_records
+        expected = self.manifest.shards[shard].num_records
         if num_records != expected:
             raise SourceError(
                 f"there are {num_records:,} records, and the manifest says {expected:,}",
-                path=self._paths[shard],
+                path=self.paths[shard],
                 hint=_HINT,
             )
 
@@ -167,44 +158,44 @@ class TFRecordFiles:
         if self.random_access:
             assert self.num_items is not None
             return iter(range(self.num_items))
-        return self._streamed() if self._manifest is None else self._streamed_in_turn()
+        return self._streamed() if self.manifest is None else self._streamed_in_turn()
 
     def _streamed(self) -> Iterator[StreamedRecord]:
-        for number in range(len(self._paths)):
+        for number in range(len(self.paths)):
             yield from self._read(number)
 
     def _streamed_in_turn(self) -> Iterator[StreamedRecord]:
-        assert self._manifest is not None
+        assert self.manifest is not None
         assert self._order is not None
         with ExitStack() as stack:
             states = [FileState.of(stat) for stat in self._inputs.stats(self._absolute)]
-            most = min(_MAX_OPEN_FILES, max_open_files(None))
+            most = min(_MAX_OPEN_FILES, max_source_files())
             pool = FilePool(self._absolute, states, most)
             stack.callback(pool.close)
             readers = [
                 stack.enter_context(closing(self._read(number, pool)))
-                for number in range(len(self._paths))
+                for number in range(len(self.paths))
             ]
-            for record in range(self._manifest.num_records):
+            for record in range(self.manifest.num_records):
                 shard, place = self._order.place(record)
                 found = next(readers[shard], None)
                 if found is None:
                     self._check_count(shard, place)
-                    raise file_changed(self._paths[shard])
+                    raise file_changed(self.paths[shard])
                 yield found
             for shard, reader in enumerate(readers):
-                expected = self._manifest.shards[shard].num_records
+                expected = self.manifest.shards[shard].num_records
                 self._check_count(shard, expected + sum(1 for _ in reader))
 
     def _read(
         self, number: int, pool: FilePool | None = None
     ) -> Generator[StreamedRecord, None, None]:
-        path = self._paths[number]
-        file = None if pool is None else _PooledFile(pool, number)
-        num_open = 1 if pool is None else len(self._paths)
+        path = self.paths[number]
+        file = None if pool is None else PooledFile(pool, number)
+        num_open = 1 if pool is None else len(self.paths)
         try:
-            with _opened(self._absolute[number], file) as stream:
-                throttled = _Throttled(stream, max(1 << 16, _STREAM_BYTES // num_open))
+            with opened(self._absolute[number], file) as stream:
+                throttled = Throttled(stream, max(1 << 16, _STREAM_BYTES // num_open))
                 for place, payload in enumerate(read_frames(throttled)):
                     yield StreamedRecord(number, place, payload)
         except CorruptFile as error:
@@ -229,7 +220,7 @@ class TFRecordFiles:
         """Return ``record 7``, and the file where there are several."""
         number, place = self._place(item)
         return (
-            f"record {place}" if len(self._paths) == 1 else f"{self._names[number]} record {place}"
+            f"record {place}" if len(self.paths) == 1 else f"{self._names[number]} record {place}"
         )
 
     def load(self, item: int | StreamedRecord) -> bytes:
@@ -240,31 +231,57 @@ class TFRecordFiles:
         # A file has one offset more than records, hence "+ number".
         entry = self._first_records[number] + number + place
         begin, end = self._offsets.span(entry, entry + 1)
-        file = self._files[number]
+        file = self.files[number]
         self._open_files.open(file)
         return file.record(begin, end, place)
 
-    def decode(self, record: bytes) -> dict[str, Any]:
-        """Return the features of a record: arrays and lists of bytes; UNSET without a kind.
+    def frames(self, items: NDArray[np.int64]) -> FrameBlock:
+        """Return the frames of as many records as are read at once, proven.
 
         Raises:
-            SourceError: It is no ``tf.train.Example``.
+            SourceError: The first of them is damaged, or can not be read.
+        """
+        return FrameReader(self.files, self._open_files).block(self.spans(items))
+
+    def spans(self, items: NDArray[np.int64]) -> FrameSpans:
+        """Return where the frames of int64[n] records of plain files are."""
+        firsts = np.array(self._first_records, np.int64)
+        if self._order is not None:
+            numbers, places = self._order.places(items)
+        else:
+            numbers = np.searchsorted(firsts, items, side="right") - 1
+            places = items - firsts[numbers]
+        entries = firsts[numbers] + numbers + places
+        return FrameSpans(numbers, places, self._offsets.at(entries), self._offsets.at(entries + 1))
+
+    def decode(self, record: bytes) -> Any:
+        """Return the features of a record: arrays and lists of bytes; UNSET without a kind.
+
+        Returns:
+            A mapping, or a `SequenceExample`.
+
+        Raises:
+            SourceError: It is neither a ``tf.train.Example`` nor a ``tf.train.SequenceExample``.
             WireError: It is none of any kind.
         """
         kind = payload_kind(record)
-        if kind != "Example":
-            what = "no tf.train.Example" if kind == "other" else f"a tf.train.{kind}"
+        if kind == "other":
             raise SourceError(
-                f"the record is {what}, so a map can not be given its features",
+                "the record is no tf.train.Example, so a map can not be given its features",
                 hint="without a map records are copied as they are",
             )
-        features = decode_example(record)
-        return {name: UNSET if value is None else value for name, value in features.items()}
+        if kind == "SequenceExample":
+            context, lists = decode_sequence_example(record)
+            return SequenceExample(
+                _with_unset(context),
+                {n: [UNSET if v is None else v for v in steps] for n, steps in lists.items()},
+            )
+        return _with_unset(decode_example(record))
 
     def reads(self, directory: str, name: str) -> bool:
         """Tell whether files of this dataset are read."""
         place = real(directory)
-        for path in self._paths:
+        for path in self.paths:
             for known in (absolute(path), real(path)):
                 folder, file_name = split(known)
                 shard = parse_shard_file(file_name)
@@ -279,18 +296,20 @@ class TFRecordFiles:
         Of a plain file: its size and the CRC of all lengths and CRCs in it, which stand for the
         records. Of a compressed one: its size and last 8 bytes, with the checksum of its content.
         """
-        files = [[file.file_bytes, f"{file.crc32c:08x}"] for file in self._files]
+        files = [[file.file_bytes, f"{file.crc32c:08x}"] for file in self.files]
         if not self.random_access:
             files = [
-                [size, _tail(path)] for size, path in zip(self._sizes, self._absolute, strict=True)
+                [size, tail(path)] for size, path in zip(self._sizes, self._absolute, strict=True)
             ]
-        if self._manifest is None:
+        if self.manifest is None:
             return {"files": files}
         # These decide the order of the records, and what the copy's manifest says of them.
+        labels = {} if self.labels is None else {"labels": dict(self.labels)}
         return {
             "files": files,
-            "gaps": to_runs(self._manifest.gaps),
-            "schema": dict(self._manifest.schema),
+            "gaps": to_runs(self.manifest.gaps),
+            **labels,
+            "schema": dict(self.manifest.schema),
         }
 
     def fingerprint(self) -> dict[str, Any]:
@@ -299,14 +318,19 @@ class TFRecordFiles:
         return {**self.digest(), "times": times}
 
 
+def _with_unset(features: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: UNSET if value is None else value for name, value in features.items()}
+
+
 def _sets_of(data: str) -> list[ShardSet]:
     """Find the files that a person means.
 
     Raises:
         SourceError: There are several datasets, or shards are missing.
     """
-    sets = find_shard_sets([data])
     inputs = inputs_for(data)
+    listed = None if inputs.exists(data) else braced(data)
+    sets = find_shard_sets(listed or [data])
     is_glob = not inputs.exists(data) and "@" not in os.path.basename(data)
     if len(sets) > 1 and not is_glob and any(s.pattern is not None for s in sets):
         names = ", ".join(sorted({s.name for s in sets})[:5])
@@ -333,18 +357,13 @@ def _notes(sets: Sequence[ShardSet], manifest: Manifest | None) -> list[str]:
     return notes
 
 
-def _opened(path: str, file: _PooledFile | None) -> OpenStream:
-    return open_stream(path) if file is None else OpenStream(path, file)
-
-
-def _is_plain(path: str) -> bool:
+def _index_of(shard: str, manifest: Manifest) -> Index | None:
+    """Return the index beside a shard, where there is one that fits; nothing is believed of it."""
+    path = os.path.join(split(shard)[0], manifest.pattern.index_file)
+    counts = [sealed.num_records for sealed in manifest.shards]
     try:
-        with open_stream(path) as stream:
-            return stream.compression == "none"
-    except OSError as error:
-        raise SourceError(f"can not be read: {error.strerror}", path=path) from error
-
-
-def _tail(path: str) -> str:
-    with inputs_for(path).open(path) as file:
-        return file.read_at(max(0, file.stat().st_size - 8), 8).hex()
+        index = None if is_url(path) else Index(path)
+    except (OSError, ManifestError):
+        return None
+    is_plain = index is not None and index.compression == "none"
+    return index if is_plain and index is not None and index.counts.tolist() == counts else None

@@ -103,6 +103,12 @@ def max_open_files(asked: int | None) -> int:
     return _MAX_OPEN if soft == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, soft // 2))
 
 
+def max_source_files() -> int:
+    """Return how many files a source may have open while shards are written, which need more."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_OPEN if soft == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, soft // 4))
+
+
 class FilePool:
     """The files of a dataset, by their numbers; opened when they are read.
 

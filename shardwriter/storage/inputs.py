@@ -165,14 +165,42 @@ class Inputs(Protocol):
         """Return what a file is, and all of its bytes."""
 
 
+class _LostLink:
+    """A link that leads nowhere; an ``os.DirEntry`` may raise when it is only asked what it is."""
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self.name, self.path = entry.name, entry.path
+
+    def is_dir(self) -> bool:
+        return False
+
+    def is_file(self) -> bool:
+        return False
+
+    def stat(self) -> Stat:
+        return os.stat(self.path)
+
+
+def _local_entries(directory: str) -> Sequence[Entry]:
+    with os.scandir(directory) as entries:
+        return [_LostLink(e) if e.is_symlink() and _is_lost(e) else e for e in entries]
+
+
+def _is_lost(link: os.DirEntry[str]) -> bool:
+    try:
+        link.is_dir()
+    except OSError:  # a circle of links, or one into a folder that is closed
+        return True
+    return False
+
+
 class _LocalTree:
     """A local folder: each folder in it is read when it is asked for."""
 
     is_whole = True
 
     def scan(self, directory: str) -> Sequence[Entry]:
-        with os.scandir(directory) as entries:
-            return list(entries)
+        return _local_entries(directory)
 
     def identity(self, directory: str) -> tuple[int, int]:
         found = os.stat(directory)
@@ -204,8 +232,7 @@ class LocalInputs:
 
     def listing(self, directory: str, prefix: str = "") -> Sequence[Entry]:
         """Return all that lies in a folder."""
-        with os.scandir(directory) as entries:
-            return list(entries)
+        return _local_entries(directory)
 
     def tree(self, root: str, limit: int | None = None) -> Tree:
         """Return a folder with all that lies below it."""

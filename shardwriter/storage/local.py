@@ -12,7 +12,10 @@ from typing import BinaryIO, Final
 
 from shardwriter.errors import StorageError
 
-_SPARE_DESCRIPTORS: Final = 64  # for sources, journals, the lock, and whatever the program has open
+# For sources, journals, the lock, and whatever the program has open: so many, and up to as many
+# more as a source of many files may have open.
+_SPARE_DESCRIPTORS: Final = 64
+_MOST_SPARE_DESCRIPTORS: Final = 192
 
 # macOS has no fdatasync.
 fdatasync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
@@ -63,7 +66,8 @@ class LocalStorage:
     def __init__(self, max_open: int | None = None) -> None:
         if max_open is None:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            max_open = 4096 if soft == resource.RLIM_INFINITY else soft - _SPARE_DESCRIPTORS
+            spare = max(_SPARE_DESCRIPTORS, min(_MOST_SPARE_DESCRIPTORS, soft // 2))
+            max_open = 4096 if soft == resource.RLIM_INFINITY else soft - spare
         self._max_open = max(1, max_open)
         self._open: OrderedDict[str, int] = OrderedDict()  # path -> descriptor, oldest first
 

@@ -1,0 +1,104 @@
+"""``shardwriter append``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shardwriter.cli.common import JsonOption, VerboseOption, hint, reported
+from shardwriter.cli.making import make
+from shardwriter.cli.write_options import (
+    FilterOption,
+    Format,
+    FormatOption,
+    LimitOption,
+    MapOption,
+    MaxErrorsOption,
+    OnError,
+    OnErrorOption,
+    SchemaOption,
+    SourceArgument,
+)
+from shardwriter.cli.written import Written, what_is_left
+
+if TYPE_CHECKING:
+    from shardwriter.engines import Progress
+    from shardwriter.sources import Source
+
+
+def append(
+    source: SourceArgument,
+    out: Annotated[
+        str, typer.Argument(help="A dataset with a manifest: out/train, or its folder.")
+    ],
+    format: FormatOption = Format.auto,
+    map: MapOption = None,
+    filter: FilterOption = None,
+    limit: LimitOption = None,
+    schema: SchemaOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", "-j", min=1, help="Processes that write; one a core where it is left off."
+        ),
+    ] = None,
+    on_error: OnErrorOption = OnError.raise_,
+    max_errors: MaxErrorsOption = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with an append that was stopped; do nothing where it is finished.",
+        ),
+    ] = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Discard what was stopped, and append from the start."),
+    ] = False,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Add items to a finished dataset: they go on where its last item stands.
+
+    All ends as if old and new items had been written in one run: shards, index, schema, label
+    counts. The dataset is written anew beside the old one, which is whole until the new one is.
+    Appending the same items again adds them again, but for --resume.
+
+    Example: [bold]shardwriter append more-photos/ out/train[/bold]
+    """
+
+    def left() -> str | None:
+        from shardwriter.resharding.append import output_to_append_to
+
+        return what_is_left(output_to_append_to(out))
+
+    with reported(verbose=verbose, left=left):
+        import os
+
+        from shardwriter.cli.write_options import dataset_options
+        from shardwriter.dataset.naming import Output
+        from shardwriter.options import RunOptions
+        from shardwriter.resharding.append import append_dataset
+        from shardwriter.sources.find import open_source
+
+        options = dataset_options(
+            Output("", "", "", None), map=map, filter=filter, limit=limit, schema=schema
+        )
+        run_options = RunOptions(
+            overwrite=overwrite,
+            resume=resume,
+            on_error=on_error.value,
+            max_errors=max_errors,
+            workers=workers,
+        )
+
+        def opened() -> Source:
+            return open_source(source, format.value, options.schema)
+
+        def made(progress: Progress) -> list[Written]:
+            manifest = append_dataset(opened, out, options, run_options, progress, hint)
+            directory = out if os.path.isdir(out) else os.path.dirname(out)
+            return [Written(None, directory, manifest)]
+
+        make(made, json=json, timed=False)

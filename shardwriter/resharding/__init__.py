@@ -1,0 +1,1 @@
+"""Datasets made of datasets: another number of shards, several joined, one with more items."""
