@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from shardwriter.codec.sequence_names import feature_spelling, list_spelling
 from shardwriter.render import bytes_text, clean, make_console
 from shardwriter.show import ShownRecord
 
@@ -25,25 +26,37 @@ def print_record(record: ShownRecord) -> None:
         )
     )
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 1))
+    is_sequence = record.kind == "SequenceExample"
     for name in sorted(record.features):
-        kind, count, text = _value_text(record.features[name])
-        table.add_row(
-            Text(clean(name)), f"{kind}[{count}]" if kind != "unset" else kind, Text(text)
-        )
+        told = feature_spelling(name) if is_sequence else name
+        kind, text = _value_text(record.features[name])
+        table.add_row(Text(clean(told)), kind, Text(text))
+    for name in sorted(record.feature_lists):
+        steps = record.feature_lists[name]
+        for number, step in enumerate(steps[:_MAX_VALUES]):
+            kind, text = _value_text(step)
+            table.add_row(Text(clean(f"{list_spelling(name)} step {number}")), kind, Text(text))
+        if len(steps) > _MAX_VALUES or not steps:
+            table.add_row(Text(clean(list_spelling(name))), f"{len(steps):,} steps", Text(""))
     console.print(table)
 
 
-def _value_text(value: Any) -> tuple[str, int, str]:
+def _value_text(value: Any) -> tuple[str, str]:
+    """Return what kind of value it is, with its size, and its beginning."""
     if value is None:
-        return "unset", 0, ""
+        return "unset", ""
     if isinstance(value, np.ndarray):
-        kind = "int64" if value.dtype.kind == "i" else "float"
-        parts = [f"{v:g}" if kind == "float" else str(v) for v in value[:_MAX_VALUES].tolist()]
+        # A list of an Example has one of two types; other arrays were raw bytes.
+        kind = {"int64": "int64", "float32": "float"}.get(value.dtype.name, value.dtype.name)
+        count, sizes = value.size, ",".join(map(str, value.shape))
+        is_float = value.dtype.kind == "f" or value.dtype.name == "bfloat16"
+        first = value.reshape(-1)[:_MAX_VALUES].tolist()
+        parts = [f"{v:g}" if is_float else str(v) for v in first]
     else:
-        kind = "bytes"
+        kind, count, sizes = "bytes", len(value), str(len(value))
         parts = [_bytes_value(v) for v in value[:_MAX_VALUES]]
-    more = ", ..." if len(value) > _MAX_VALUES else ""
-    return kind, len(value), ", ".join(parts) + more
+    more = ", ..." if count > _MAX_VALUES else ""
+    return f"{kind}[{sizes}]", ", ".join(parts) + more
 
 
 def _bytes_value(value: bytes) -> str:
@@ -62,8 +75,15 @@ def _bytes_value(value: bytes) -> str:
 
 
 def record_json(record: ShownRecord) -> dict[str, Any]:
-    """Return a record as JSON; bytes that are no UTF-8 text become ``{"base64": ...}``."""
+    """Return a record as JSON; bytes that are no UTF-8 text become ``{"base64": ...}``.
+
+    ``features`` of a SequenceExample are those of its context.
+    """
+    lists = {
+        name: [_json_value(step) for step in steps] for name, steps in record.feature_lists.items()
+    }
     return {
+        **({"feature_lists": lists} if record.kind == "SequenceExample" else {}),
         "features": {name: _json_value(value) for name, value in record.features.items()},
         "index": record.index,
         "kind": record.kind,
@@ -77,9 +97,15 @@ def _json_value(value: Any) -> Any:
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        # JSON has no NaN or infinity: they travel as text.
-        return [v if np.isfinite(v) else str(v) for v in value.tolist()]
+        return _json_numbers(value.tolist())
     return [_json_bytes(v) for v in value]
+
+
+def _json_numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_json_numbers(v) for v in value]
+    # JSON has no NaN or infinity, and no complex numbers: they travel as text.
+    return value if np.isfinite(value) and not isinstance(value, complex) else str(value)
 
 
 def _json_bytes(value: bytes) -> Any:

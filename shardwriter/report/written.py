@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -43,6 +43,13 @@ def print_written(manifest: Manifest, directory: str, elapsed_s: float | None) -
     print_pairs(console, rows)
     place = f"{directory}/{manifest.pattern.manifest_file}"
     console.print(Text.assemble(("wrote", "green"), " ", place))
+
+
+def print_total(manifests: Sequence[Manifest], elapsed_s: float) -> None:
+    """Print how long several datasets have taken."""
+    num_items = sum(manifest.num_items for manifest in manifests)
+    rate = rate_text(num_items, elapsed_s)
+    print_pairs(make_console(), [("time", f"{elapsed_s:.2f} s, {rate}")])
 
 
 def print_timings(seconds: Mapping[str, float], num_items: int) -> None:
