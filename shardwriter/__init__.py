@@ -20,53 +20,82 @@ from typing import Any
 
 from shardwriter.codec.example import UNSET, decode_example, encode_example
 from shardwriter.codec.example_columns import Column, decode_columns, encode_columns
+from shardwriter.codec.raw_array import raw
+from shardwriter.codec.sequence_example import (
+    SequenceExample,
+    decode_sequence_example,
+    encode_sequence_example,
+)
 from shardwriter.dataset.manifest import Manifest, load_manifest
 from shardwriter.errors import DataError, RunError, ShardwriterError, UnequalSteps, UsageError
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats.crc32c import masked_crc32c
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
+from shardwriter.images.encoded import jpeg, png
+from shardwriter.images.options import ImageOptions
+from shardwriter.known_schema import read_schema
+from shardwriter.loader_code import loader_code
 from shardwriter.options import SKIP, RunOptions
 from shardwriter.push import open_sharded_writers, open_writer
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.opening import open_dataset
 from shardwriter.readers.opening import open_dataset as open  # noqa: A004
 from shardwriter.repair import repair
+from shardwriter.resharding.append import append
+from shardwriter.resharding.copies import merge, reshard
+from shardwriter.sources.queued import END, ItemQueue
+from shardwriter.splitting import write_splits
 from shardwriter.stats import stats
 from shardwriter.verify import verify
 from shardwriter.worker import current_worker
 from shardwriter.write import write
 
 __all__ = [
+    "END",
     "SKIP",
     "UNSET",
     "Column",
     "DataError",
     "Dataset",
     "FeatureType",
+    "ItemQueue",
     "Manifest",
     "RunError",
     "RunOptions",
+    "SequenceExample",
     "ShardwriterError",
     "TFRecordWriter",
     "UnequalSteps",
     "UsageError",
+    "append",
     "current_worker",
     "decode_columns",
     "decode_example",
+    "decode_sequence_example",
     "encode_columns",
     "encode_example",
+    "encode_sequence_example",
     "load_manifest",
+    "loader_code",
     "masked_crc32c",
+    "merge",
     "open",
     "open_dataset",
     "open_sharded_writers",
     "open_writer",
+    "raw",
     "read_records",
+    "read_schema",
     "repair",
+    "reshard",
     "stats",
     "verify",
     "write",
+    "write_splits",
+    "ImageOptions",
+    "jpeg",
+    "png",
 ]
 
 

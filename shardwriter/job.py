@@ -7,35 +7,34 @@ does them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, islice
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwriter.callables import describe_callable
 from shardwriter.dataset.naming import Output, ShardPattern
 from shardwriter.errors import OptionError, RunChanged, ShardwriterError
 from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.labels import LabelCounts
 from shardwriter.features.learnt import Learnt
-from shardwriter.features.schema import FeatureSummary
 from shardwriter.formats import canonical
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.formats.packing import Packing
-from shardwriter.formats.tfrecord import FRAME_BYTES
-from shardwriter.items.encode import ItemEncoder, RecordEncoder
+from shardwriter.items.encode import ItemEncoder
+from shardwriter.items.record_encoder import RecordEncoder
 from shardwriter.items.selection import Selection
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.runs.kept import Kept
-from shardwriter.sources import Item, RecordSource, Source
-from shardwriter.splitplan.num_shards import auto_num_shards
+from shardwriter.sources import FrameSource, Item, RecordSource, Source, ToldSource
 from shardwriter.stages import Stopwatch
 from shardwriter.worker import ItemSlot, Worker, new_slot
 
 _ORDER_BLOCK: Final = 1 << 16
-_SAMPLE_ITEMS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -103,36 +102,69 @@ class Job:
         return encoder
 
     @property
-    def copied_features(self) -> Mapping[str, FeatureSummary]:
-        """What is known of finished records that are copied, where all of them are."""
-        if (
-            isinstance(self.source, RecordSource)
-            and self.options.map is None
-            and self.selection.takes_all
-        ):
-            return self.source.summaries
-        return {}
+    def copied(self) -> Learnt:
+        """What is known of finished records that are copied, where all of them are.
 
-    def items_of(self, shards: Sequence[int], kept: Kept) -> Iterator[tuple[int, Item]]:
+        In which shard a label stands is not: nobody looks into the records.
+        """
+        learnt = self.record_encoder().learnt
+        source = self.source
+        if (
+            not isinstance(source, RecordSource)
+            or self.options.map is not None
+            or not self.selection.takes_all
+        ):
+            return learnt
+        learnt.features = dict(source.summaries)
+        if source.labels is not None:
+            totals = {name: source.labels[name] for name in ("counts", "feature")}
+            known = source.summaries.get(totals["feature"])
+            kind = None if known is None else known.type.kind
+            learnt.labels = LabelCounts.from_json(totals, self.num_shards, kind)
+        return learnt
+
+    @property
+    def num_moved(self) -> int:
+        """How many items at the front are frames that are moved as they are, many at a time."""
+        source, options = self.source, self.options
+        if not isinstance(source, FrameSource) or options.map or not self.packing.is_plain:
+            return 0
+        if source.num_frames == source.num_items:
+            return self.num_items or 0
+        return source.num_frames if self.selection.is_untouched else 0
+
+    def items_of(
+        self, shards: Sequence[int], kept: Kept, first: int = 0
+    ) -> Iterator[tuple[int, Item]]:
         """Yield (index, descriptor) of the items of some shards, in order of index.
 
-        Those that are done are left out. Only for a source with random access.
+        Those that are done are left out, and those in front of ``first``. Only for a source with
+        random access.
         """
-        num_items = self.num_items
-        assert num_items is not None
+        assert self.num_items is not None
+        for indices in self.indices_of(shards, kept, first, self.num_items):
+            yield from self.selection.items_at(indices)
+
+    def indices_of(
+        self, shards: Sequence[int], kept: Kept, first: int, stop: int
+    ) -> Iterator[NDArray[np.int64]]:
+        """Yield int64[n]: the items of some shards from ``first`` up to ``stop``, ascending.
+
+        Those that are done are left out.
+        """
         row = np.array(sorted(shards), np.int64)
         if not len(row):
             return
         rows_at_once = max(1, _ORDER_BLOCK // len(row))
         step = rows_at_once * self.num_shards
-        first = 0
+        begin = first
         if not kept.is_nothing:
-            first = int(kept.first_items[row].min()) // self.num_shards * self.num_shards
-        for start in range(first, num_items, step):
-            starts = np.arange(start, min(start + step, num_items), self.num_shards)
+            begin = max(first, int(kept.first_items[row].min()))
+        for start in range(begin // self.num_shards * self.num_shards, stop, step):
+            starts = np.arange(start, min(start + step, stop), self.num_shards)
             indices = (starts[:, None] + row).ravel()
-            indices = indices[indices < num_items]
-            yield from self.selection.items_at(indices if kept.is_nothing else kept.wanted(indices))
+            indices = indices[(indices >= first) & (indices < stop)]
+            yield indices if kept.is_nothing else kept.wanted(indices)
 
     def check_record(self, item_index: int, item: Item, expected: tuple[int, int]) -> None:
         """Make an item's record again, and hold it against what an earlier attempt has written.
@@ -184,7 +216,8 @@ class Job:
 
     def source_json(self) -> dict[str, Any]:
         """Return the manifest's ``source``."""
-        return {"digest": self._source_digest, "kind": self.source.kind}
+        told = self.source.told() if isinstance(self.source, ToldSource) else {}
+        return {**told, "digest": self._source_digest, "kind": self.source.kind}
 
     def bytes_options(self) -> dict[str, Any]:
         """Return the options that decide bytes, those of the manifest included, as JSON."""
@@ -192,10 +225,16 @@ class Job:
         # A job without a filter has the hash that it had before there were filters.
         filtered = {} if options.filter is None else {"filter": describe_callable(options.filter)}
         tfds = {} if options.tfds is None else {"tfds": options.tfds.to_json()}
+        named = {name: list(words) for name, words in options.vocabularies.items()}
+        words = {"vocabularies": named} if named else {}
+        images = {} if options.images is None else {"images": options.images.to_json()}
+        names = {} if options.names is None else {"names": list(options.names)}
+        chosen = {} if options.indices is None else {"indices": options.indices.to_json()}
         return {
             "compression": self.packing.to_json(),
             "files": self.pattern.template,
             **filtered,
+            **images,
             "label": options.label,
             "limit": options.limit,
             "map": None if options.map is None else describe_callable(options.map),
@@ -203,6 +242,9 @@ class Job:
             "order": self.order_json(),
             "schema": {name: _type_json(t) for name, t in options.schema.items()},
             **tfds,
+            **words,
+            **names,
+            **chosen,
         }
 
     def digest(self) -> str:
@@ -210,9 +252,15 @@ class Job:
         return canonical.digest({"options": self.bytes_options(), "source": self.source_json()})
 
 
-def _type_json(fixed: FeatureType) -> list[str | None]:
-    """Return a fixed type; one without an encoding as it was when there was none to fix."""
-    return [fixed.kind, fixed.dtype, *([] if fixed.encoding == "list" else [fixed.encoding])]
+def _type_json(fixed: FeatureType) -> list[Any]:
+    """Return a fixed type; one of which no more was fixed as it was when no more could be."""
+    has_shape = fixed.shape is not None and fixed.encoding != "image"
+    return [
+        fixed.kind,
+        fixed.dtype,
+        *([] if fixed.encoding == "list" else [fixed.encoding]),
+        *([list(fixed.shape or ())] if has_shape else []),
+    ]
 
 
 class Listing:
@@ -221,20 +269,27 @@ class Listing:
     A source that gives its items one after the other is read from its first item on; those that are
     done are dropped, and some of them held against their records.
 
+    Args:
+        job: The job.
+        kept: What is done.
+        first: Items in front of this one are somebody else's.
+
     Attributes:
         num_items: T, once all items were listed.
     """
 
-    def __init__(self, job: Job, kept: Kept) -> None:
+    def __init__(self, job: Job, kept: Kept, first: int = 0) -> None:
         self._job = job
         self._kept = kept
+        self._first = first
         self.num_items = job.num_items or 0
 
     def __iter__(self) -> Iterator[tuple[int, Item]]:
-        job, kept = self._job, self._kept
-        if job.selection.reorders or (job.selection.random_access and not kept.is_nothing):
-            yield from job.items_of(kept.unfinished(range(job.num_shards)), kept)
-        elif kept.is_nothing:
+        job, kept, first = self._job, self._kept, self._first
+        is_all = kept.is_nothing and not first
+        if job.selection.reorders or (job.selection.random_access and not is_all):
+            yield from job.items_of(kept.unfinished(range(job.num_shards)), kept, first)
+        elif is_all:
             numbers = count()
             yield from zip(numbers, job.selection.items(), strict=False)
             self.num_items = next(numbers) - 1  # one was taken for the item that did not come
@@ -242,6 +297,8 @@ class Listing:
         else:
             index = -1
             for index, item in enumerate(job.selection.items()):
+                if index < first:
+                    continue
                 if kept.wants(index):
                     yield index, item
                 elif index in kept.checks:
@@ -257,60 +314,6 @@ class Listing:
                 f"the source gave {found:,} items now, and {kept.least_items:,} or more before",
                 hint="--resume again when it gives what it gave; --overwrite starts again",
             )
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What a few items, spread over the source, look like as records."""
-
-    num_records: int
-    mean_frame_bytes: float
-    features: dict[str, Any]
-
-
-def sample(selection: Selection, *, skip_errors: bool = False) -> Sample:
-    """Encode up to 64 items at floor(k * T / 64); of a stream the first 64.
-
-    Args:
-        selection: The items.
-        skip_errors: Whether those that give an error are left out.
-
-    Raises:
-        DataError: As a write of these items would.
-    """
-    num_items = selection.num_items
-    if num_items is not None and selection.random_access:
-        chosen = {k * num_items // _SAMPLE_ITEMS for k in range(_SAMPLE_ITEMS if num_items else 0)}
-        items = selection.items_at(np.array(sorted(chosen), np.int64))
-    else:
-        items = enumerate(islice(selection.items(), _SAMPLE_ITEMS))
-    encoder = ItemEncoder(selection.source, selection.options, 1, skip_errors=skip_errors)
-    made = (record for _, record in encoder.records(items))
-    sizes = [len(record) + FRAME_BYTES for record in made if isinstance(record, bytes)]
-    mean = sum(sizes) / len(sizes) if sizes else 0.0
-    return Sample(len(sizes), mean, encoder.encoder.schema.to_json()["features"])
-
-
-def choose_num_shards(selection: Selection, output: Output, *, skip_errors: bool = False) -> int:
-    """Return N: what OUT says, or for ``@auto`` a good number for this data.
-
-    Shards of at most 200 MB, and a multiple of ``world * loader_workers`` so that every reader has
-    the same number of them, where there are enough items.
-
-    Raises:
-        OptionError: ``@auto`` for a source that does not know its length.
-    """
-    if output.num_shards is not None:
-        return output.num_shards
-    num_items = selection.num_items
-    if num_items is None:
-        raise OptionError(
-            "the number of items is not known before the end, so N can not be chosen",
-            hint=f"say it: {output.name}@16, or --shards 16",
-        )
-    total_bytes = sample(selection, skip_errors=skip_errors).mean_frame_bytes * num_items
-    readers = selection.options.world * selection.options.loader_workers
-    return auto_num_shards(num_items, total_bytes, readers)
 
 
 def check_compression(output: Output, options: DatasetOptions, run_options: RunOptions) -> None:

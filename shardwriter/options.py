@@ -6,14 +6,19 @@ the first kind goes into the job's hash, the second can differ between two attem
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
+from shardwriter.dataset.splits import Split
 from shardwriter.errors import OptionError
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.packing import Deflate, check_packing
+from shardwriter.images.options import ImageOptions
+from shardwriter.items.fields import check_names
+from shardwriter.items.indices import ItemIndices
 from shardwriter.tfds.names import TfdsSplit
 
 EngineName = Literal["process", "serial"]
@@ -61,10 +66,16 @@ class DatasetOptions:
         compression: What shards are compressed with: ``none``, ``gzip`` or ``zlib``.
         deflate: Who compresses: ``isal-2``, or ``zlib-6`` for smaller shards that take longer.
         order: ``source``, or ``key`` for the order of a hash of the items' keys.
-        key: For ``key``: the feature that is an item's key, as the source gives it; None for what
-            the source calls the item.
+        key: For ``key``, and for a split by fractions: the feature that is an item's key, as the
+            source gives it; None for what the source calls the item.
         order_seed: For ``key``: the salt of the hash.
         tfds: The split of a TFDS dataset that is written; images then have TFDS's feature names.
+        split: Which of several datasets this is, where one write makes them; None for the only one.
+        vocabularies: Names of the values of integer features, fixed by the user, by feature.
+        images: What is done to images, before the map; None to pass them through.
+        names: What the parts of items are called that are tuples or lists.
+        indices: Which items of the source are written, in this order, before the filter is asked;
+            None for all.
     """
 
     map: Callable[[dict[str, Any]], Any] | None = None
@@ -81,6 +92,11 @@ class DatasetOptions:
     key: str | None = None
     order_seed: int = 0
     tfds: TfdsSplit | None = None
+    split: Split | None = None
+    vocabularies: Mapping[str, list[str]] = field(default_factory=dict)
+    images: ImageOptions | None = None
+    names: tuple[str, ...] | None = None
+    indices: ItemIndices | None = None
 
     def __post_init__(self) -> None:
         for name in ("map", "filter"):
@@ -96,11 +112,22 @@ class DatasetOptions:
             raise OptionError(f"seed is {self.shuffle_seed!r}: it is a number from 0 to 2^64 - 1")
         check_packing(self.compression, self.deflate)
         self._check_order()
+        if self.images is not None and not isinstance(self.images, ImageOptions):
+            raise OptionError(
+                f"images is {type(self.images).__name__}, not ImageOptions",
+                hint="as in images=shardwriter.ImageOptions(max_side=512)",
+            )
+        if self.names is not None:
+            check_names(self.names)
+        if self.indices is not None and not isinstance(self.indices, ItemIndices):
+            raise OptionError(
+                f"indices is a {type(self.indices).__name__}", hint="item_indices(...) makes them"
+            )
         for name, feature_type in self.schema.items():
             if not isinstance(feature_type, FeatureType):
                 raise OptionError(
                     f"the schema gives {name!r} as {feature_type!r}, not as a FeatureType",
-                    hint="parse_schema_option('id=string,price=float') makes them from text",
+                    hint="declare('id=string,price=float').types makes them from text",
                 )
 
     def _check_order(self) -> None:
@@ -112,10 +139,11 @@ class DatasetOptions:
             raise OptionError(
                 f"order_seed is {self.order_seed!r}: it is a number from 0 to 2^64 - 1"
             )
-        if self.order == "source" and self.key is not None:
+        is_split = self.split is not None and self.split.is_by_key
+        if self.order == "source" and self.key is not None and not is_split:
             raise OptionError(
                 "a key decides nothing where items keep the order of the source",
-                hint="add --order key, or leave --key off",
+                hint="add --order key, or a --split by fractions; or leave --key off",
             )
         if self.order == "source" and self.order_seed:
             raise OptionError(
@@ -153,6 +181,8 @@ class RunOptions:
             does about so many seconds of work again.
         checkpoint_bytes: How many bytes of records a worker writes before it brings them to the
             disk: after a power cut at most so many are made again.
+        log_dir: Folder for TensorBoard's event files, one of each process that writes; None for
+            none.
     """
 
     overwrite: bool = False
@@ -167,6 +197,7 @@ class RunOptions:
     dali_index: bool = False
     mark_s: float = 0.1
     checkpoint_bytes: int = 256 << 20
+    log_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.overwrite and (self.resume or self.retry_errors):
@@ -210,3 +241,12 @@ class RunOptions:
             )
         if self.backend not in ("native", "tensorflow"):
             raise OptionError(f"backend is {self.backend!r}", hint="native or tensorflow")
+        is_path = isinstance(self.log_dir, (str, os.PathLike)) and os.fspath(self.log_dir)
+        if self.log_dir is not None and not is_path:
+            raise OptionError(f"log_dir is {self.log_dir!r}: it is the path of a folder")
+
+
+def changed(run: RunOptions | None, **given: Any) -> RunOptions:
+    """Return how a job is carried out, with what was given beside; ``...`` is not given."""
+    told = {name: value for name, value in given.items() if value is not ...}
+    return replace(run or RunOptions(), **told)

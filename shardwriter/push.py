@@ -14,22 +14,23 @@ from typing import Any
 
 from contextlib2 import ExitStack
 
+from shardwriter.codec.sequence_example import SequenceExample
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import Output, parse_output
 from shardwriter.engines.gather import outcome_of
 from shardwriter.engines.growing import GrowingShards
 from shardwriter.errors import OptionError, RecordTooLarge, ShardwriterError, StorageError
-from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.formats import canonical
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.packing import Packing
-from shardwriter.items.encode import RecordEncoder
+from shardwriter.items.record_encoder import RecordEncoder, record_encoder
+from shardwriter.runs.making import finish
 from shardwriter.runs.publication import begin, check_output, is_committed
 from shardwriter.runs.run_facts import machine_facts
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.shards.shard import ShardFile
 from shardwriter.storage import LocalStorage
-from shardwriter.write import finish
 
 _SOURCE = {"digest": canonical.digest({}), "kind": "push"}
 _ORDER = {"shuffle": None, "split": None}
@@ -50,11 +51,11 @@ class DatasetWriter:
         self.num_items = 0
         self.manifest: Manifest | None = None
 
-    def write(self, features: Mapping[str, Any] | bytes) -> None:
+    def write(self, features: Mapping[str, Any] | SequenceExample | bytes) -> None:
         """Write the next record.
 
         Args:
-            features: Feature values by name; or the bytes of a finished record.
+            features: Feature values by name; a SequenceExample; or the bytes of a finished record.
 
         Raises:
             DataError: The features can not be encoded; the record was not written.
@@ -83,7 +84,7 @@ def open_writer(
     *,
     num_shards: int | None = None,
     label: str | None = None,
-    schema: Mapping[str, FeatureType] | None = None,
+    schema: SchemaLike | None = None,
     compression: Compression | None = None,
     overwrite: bool = False,
 ) -> Iterator[DatasetWriter]:
@@ -93,7 +94,7 @@ def open_writer(
         out: ``dir/name@16``.
         num_shards: N, where ``out`` does not say it.
         label: Feature whose values are counted in the manifest.
-        schema: Types fixed before the first record.
+        schema: Types fixed before the first record, as `write` takes them.
         compression: ``none``, ``gzip`` or ``zlib``; by default gzip where ``out`` ends in ``.gz``.
         overwrite: Replace a dataset of this name once the new one is whole.
 
@@ -106,10 +107,11 @@ def open_writer(
     """
     output = _fixed_output(out, num_shards, compression)
     assert output.num_shards is not None
+    declared = declare(schema)
     with ExitStack() as stack:
         begun = _begin(stack, output, overwrite=overwrite)
         shards = _growing(stack, begun.run, output)
-        encoder = RecordEncoder(output.num_shards, schema, None, label)
+        encoder = record_encoder(output.num_shards, declared, label)
         writer = DatasetWriter(shards, encoder)
         yield writer
         if writer._failed:

@@ -14,15 +14,17 @@ Nothing stands under a final name before all of it is whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from shardwriter.dataset.naming import is_url
+from shardwriter.dataset.splits import Split
 from shardwriter.engines import Notify, Progress
 from shardwriter.engines.choose import open_engine
 from shardwriter.errors import OptionError, OutputExists, StorageError
-from shardwriter.features.feature_types import FeatureType, parse_schema_option
+from shardwriter.features.declared import SchemaLike, declare
+from shardwriter.images.options import ImageOptions
 from shardwriter.options import DatasetOptions, Order, RunOptions
 from shardwriter.repairing import with_source, without_source
 from shardwriter.repairing.known import Known, look
@@ -32,7 +34,7 @@ from shardwriter.runs.publication import begin, check_output, is_committed, roll
 from shardwriter.runs.run_facts import machine_facts
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.sources import Source
-from shardwriter.sources.find import open_source as find_source
+from shardwriter.sources.splits import open_as_split
 from shardwriter.storage import LocalStorage
 
 Reading = Callable[[int, int], None]
@@ -53,7 +55,7 @@ def repair(
     key: str | None = None,
     order_seed: int = 0,
     label: str | None = None,
-    schema: Mapping[str, FeatureType] | str | None = None,
+    schema: SchemaLike | None = None,
     workers: int | None = 1,
     overwrite: bool = False,
     dry_run: bool = False,
@@ -61,6 +63,7 @@ def repair(
     progress: Progress | None = None,
     reading: Reading | None = None,
     notify: Notify | None = None,
+    images: ImageOptions | None = None,
 ) -> RepairReport:
     """Bring back what can be brought back of a damaged dataset.
 
@@ -91,6 +94,7 @@ def repair(
         progress: Told now and then how far the making is.
         reading: Told of (bytes read, bytes of all files).
         notify: Called with hints.
+        images: As it was written.
 
     Returns:
         What was done, and what is lost.
@@ -101,22 +105,23 @@ def repair(
         RunError: The work could not be done; nothing is published, but that files of a set without
             a manifest get their names one by one.
     """
-    if isinstance(schema, str):
-        schema = parse_schema_option(schema)
+    declared = declare(schema)
     options = DatasetOptions(
         map,
         filter,
         limit,
         shuffle_seed,
         label,
-        schema or {},
+        declared.types,
         order=order,
         key=key,
         order_seed=order_seed,
+        vocabularies=declared.vocabularies,
+        images=images,
     )
 
-    def open_source() -> Source:
-        return find_source(source, format, options.schema)
+    def open_source(split: Split | None) -> Source:
+        return open_as_split(source, format, options.schema, split)
 
     return repair_dataset(
         os.fspath(path),
@@ -135,7 +140,7 @@ def repair(
 def repair_dataset(
     path: str,
     out: str,
-    open_source: Callable[[], Source] | None,
+    open_source: Callable[[Split | None], Source] | None,
     options: DatasetOptions,
     run_options: RunOptions,
     *,
@@ -150,7 +155,8 @@ def repair_dataset(
     Args:
         path: The dataset.
         out: The folder of the repaired one.
-        open_source: Opens what it was written from; None to repair from what is there.
+        open_source: Opens what it was written from, or a split of it; None to repair from what is
+            there.
         options: What decides the bytes, as it was written.
         run_options: What does not.
         dry_run: Write nothing.

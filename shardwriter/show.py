@@ -5,16 +5,20 @@ from __future__ import annotations
 import resource
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from shardwriter.codec.example import decode_example, payload_kind
+from shardwriter.codec.sequence_example import decode_sequence_example
 from shardwriter.dataset.index import Index
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.places import LawPlaces
-from shardwriter.errors import CorruptFile, ManifestError, StorageError, WireError
+from shardwriter.errors import CorruptFile, FeatureError, ManifestError, StorageError, WireError
+from shardwriter.features.restored_feature import RestoredFeature
 from shardwriter.formats.cursor import ByteStream
 from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.formats.tfrecord_reader import read_frames
@@ -40,7 +44,9 @@ class ShownRecord:
         record_index: Its number in the shard.
         payload_bytes: Its size.
         kind: ``Example``, ``SequenceExample`` or ``other``.
-        features: Decoded features of an Example.
+        features: Decoded features of an Example, or of the context of a SequenceExample. Arrays
+            that are stored as raw bytes are arrays again, where the manifest tells what they were.
+        feature_lists: Decoded steps of a SequenceExample, by feature list.
     """
 
     index: int
@@ -49,6 +55,7 @@ class ShownRecord:
     payload_bytes: int
     kind: str
     features: dict[str, Any]
+    feature_lists: dict[str, list[Any]] = field(default_factory=dict)
 
 
 class _Raw(NamedTuple):
@@ -77,15 +84,33 @@ def read_some(
         CorruptFile: A record on the way is damaged.
         StorageError: A shard can not be read.
     """
-    for raw in _select(find_one(path), start, count, notify or _ignore):
+    shard_set = find_one(path)
+    arrays = _raw_features(shard_set.manifest)
+    for raw in _select(shard_set, start, count, notify or _ignore):
         kind = payload_kind(raw.payload)
         features: dict[str, Any] = {}
-        if kind == "Example":
-            try:
+        lists: dict[str, list[Any]] = {}
+        try:
+            if kind == "Example":
                 features = decode_example(raw.payload)
-            except WireError:
-                kind = "other"
-        yield ShownRecord(raw.number, raw.path, raw.place, len(raw.payload), kind, features)
+            elif kind == "SequenceExample":
+                features, lists = decode_sequence_example(raw.payload)
+        except WireError:
+            kind = "other"
+        for name in arrays.keys() & features.keys():
+            if features[name] is not None:
+                with suppress(FeatureError):  # shown as the bytes that they are
+                    features[name] = np.atleast_1d(arrays[name].one(features[name]))
+        yield ShownRecord(raw.number, raw.path, raw.place, len(raw.payload), kind, features, lists)
+
+
+def _raw_features(manifest: Manifest | None) -> dict[str, RestoredFeature]:
+    found = {} if manifest is None else manifest.features
+    return {
+        name: RestoredFeature(name, summary.type)
+        for name, summary in found.items()
+        if summary.type.encoding == "raw"
+    }
 
 
 def _ignore(_line: str) -> None:

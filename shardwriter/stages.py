@@ -14,7 +14,8 @@ from typing import Final
 STAGES: Final = ("read", "map", "encode", "write", "sync", "deal", "wait")
 """What is told apart.
 
-``read`` lists and loads items, ``map`` is the user's own code, ``encode`` makes record bytes,
+``read`` lists and loads items, ``map`` is the user's own code, ``encode`` makes record bytes (and
+images of another size),
 ``write`` frames (and compresses) them and hands them to the system, ``sync`` brings them to the
 disk, ``deal`` packs items for another process, ``wait`` is spent without work.
 """

@@ -29,16 +29,22 @@ FRAMEWORKS: Final = (
     "test_clients",
     "test_compressed_interop",
     "test_dataflow",
+    "test_detection_reference",
     "test_interop",
     "test_keras_dataset",
+    "test_peer_sources",
     "test_read_tensorflow",
     "test_readme_readers",
     "test_remote_inputs",
     "test_resampling",
+    "test_sources_on_real_data",
     "test_split_peers",
     "test_tfds",
     "test_torch_reader",
     "test_train_demo",
+    "test_images_elsewhere",
+    "test_log_dir",
+    "test_loader_code",
 )
 """How the names of those files begin whose tests run somebody else's framework."""
 

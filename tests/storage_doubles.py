@@ -13,7 +13,7 @@ from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.python import PythonSource
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import storage_errors
-from shardwriter.write import write_dataset
+from shardwriter.writing import write_dataset
 
 # -- what is written -------------------------------------------------------------------------------
 

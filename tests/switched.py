@@ -243,7 +243,7 @@ def command():
     from shardwriter import options
     from shardwriter.cli import main
 
-    importlib.import_module("shardwriter.write")
-    sys.modules["shardwriter.write"].LocalStorage = Storage
+    importlib.import_module("shardwriter.runs.making")
+    sys.modules["shardwriter.runs.making"].LocalStorage = Storage
     options.RunOptions = partial(options.RunOptions, mark_s=0)
     main()

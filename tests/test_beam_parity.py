@@ -22,6 +22,7 @@ import apache_beam as beam
 
 from shardwriter.beam import WriteShards
 from shardwriter.errors import OptionError
+from shardwriter.items.indices import item_indices
 
 N = 7
 
@@ -49,6 +50,8 @@ def write_both(tmp_path, source, runner=None, *, strategy="auto", options=None, 
         shuffle_seed=options.shuffle_seed,
         label=options.label,
         compression=options.compression,
+        names=options.names,
+        indices=None if options.indices is None else options.indices.numbers,
         **more,
     )
     transform = WriteShards(
@@ -98,6 +101,32 @@ def test_items_by_their_keys(tmp_path, runner, num_items):
 
 
 # -- in memory: what does not depend on the runner -------------------------------------------------
+
+
+class Tuples(Numbers):
+    def __getitem__(self, index):
+        return tuple(super().__getitem__(index).values())
+
+
+@pytest.mark.parametrize("strategy", ["strided", "chunked"])
+def test_chosen_tuples(tmp_path, strategy):
+    names = tuple(Numbers(1)[0])
+    chosen = item_indices(np.random.default_rng(0).permutation(1003)[:500])
+    options = DatasetOptions(names=names, indices=chosen, limit=400, shuffle_seed=2)
+    write_both(tmp_path, Tuples(1003), strategy=strategy, options=options)
+
+
+def test_a_saved_dataset(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"id": range(500), "label": [i % 3 for i in range(500)]})
+    (tmp_path / "saved").mkdir()
+    with pa.ipc.new_stream(tmp_path / "saved" / "0.arrow", table.schema) as stream:
+        stream.write_table(table, max_chunksize=60)
+    (tmp_path / "saved" / "state.json").write_text('{"_data_files": [{"filename": "0.arrow"}]}')
+    (tmp_path / "saved" / "dataset_info.json").write_text("{}")
+    for number, options in enumerate([DatasetOptions(), DatasetOptions(shuffle_seed=1)]):
+        folder = tmp_path / str(number)
+        write_both(folder, str(tmp_path / "saved"), options=options)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zlib"])

@@ -13,7 +13,8 @@ from shardwriter.codec.example import UNSET, decode_example, encode_example
 from shardwriter.codec.example_columns import Column
 from shardwriter.errors import CallableError, FeatureError, SchemaConflict, SourceError
 from shardwriter.features.feature_types import FeatureType
-from shardwriter.items.encode import ItemEncoder, RecordEncoder
+from shardwriter.items.encode import ItemEncoder
+from shardwriter.items.record_encoder import RecordEncoder
 from shardwriter.options import SKIP, DatasetOptions
 from shardwriter.sources.python import PythonSource
 

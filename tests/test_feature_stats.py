@@ -433,7 +433,7 @@ def test_real_files_have_the_features_that_others_found(data_dir):
             } == entry, (name, feature)
             num_features += 1
         for feature, entry in told.get("feature_lists", {}).items():
-            mine = found[feature + features.LIST_SUFFIX]
+            mine = found[feature + "[]"]
             assert (mine["steps"]["min"], mine["steps"]["max"]) == (
                 entry["min_len"],
                 entry["max_len"],

@@ -13,16 +13,12 @@ from shardwriter import job as job_module
 from shardwriter.callables import describe_callable
 from shardwriter.dataset.naming import parse_output
 from shardwriter.dataset.permutation import Permutation
+from shardwriter.dataset.splits import Split
 from shardwriter.errors import OptionError
 from shardwriter.features.feature_types import FeatureType
+from shardwriter.items.sampling import choose_num_shards, sample
 from shardwriter.items.selection import Selection
-from shardwriter.job import (
-    Job,
-    Listing,
-    check_compression,
-    choose_num_shards,
-    sample,
-)
+from shardwriter.job import Job, Listing, check_compression
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.runs.kept import Kept
 from shardwriter.sources.python import PythonSource
@@ -159,6 +155,11 @@ def test_equal_jobs_have_equal_digests():
         {"out": "out/val@4"},
         {"out": "out/train@4.tfrecord"},
         {"data": 99},
+        {"split": Split("train")},
+        {"split": Split("val", (("train", "0.9"), ("val", "0.1")))},
+        {"split": Split("train", (("train", "0.9"), ("val", "0.1")))},
+        {"split": Split("train", (("train", "0.9"), ("val", "0.1")), seed=1)},
+        {"split": Split("train", (("train", "0.9"), ("val", "0.1"))), "key": "x"},
     ],
     ids=str,
 )
@@ -202,6 +203,11 @@ def test_every_option_is_held_against_the_digest():
         "key",
         "order_seed",
         "tfds",  # tests/test_tfds.py holds it
+        "split",  # in "order"
+        "vocabularies",  # tests/test_declared.py holds it
+        "images",  # tests/test_resized_images.py holds it
+        "names",  # tests/test_item_fields.py and tests/test_item_indices.py hold these two
+        "indices",
     }
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwriter.errors import SchemaConflict
 from shardwriter.features.learnt import Learnt, types_of
-from shardwriter.items.encode import RecordEncoder
+from shardwriter.items.record_encoder import RecordEncoder
 from shardwriter.runs.kept import Counted
 
 features = st.fixed_dictionaries(

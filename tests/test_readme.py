@@ -63,7 +63,7 @@ def test_beam_examples_run_as_printed(workplace: Path) -> None:
 def test_commands_run_as_printed(workplace: Path) -> None:
     lines = [line for block in blocks("sh") for line in block.splitlines()]
     commands = [line for line in lines if line.startswith("shard")]
-    assert len(commands) == 20
+    assert len(commands) == 28
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     for command in commands:
         done = subprocess.run(
@@ -100,6 +100,20 @@ def test_the_table_of_options_is_that_of_the_command(command: str, end: str) -> 
         for row in re.findall(r"^\| (`--.*?) \|", table, re.MULTILINE)
         for name in re.findall(r"`(--[\w-]+)`", row)
     }
+    assert listed == real
+
+
+@pytest.mark.parametrize("command", ["reshard", "merge", "append"])
+def test_the_options_of_copies_are_those_of_the_command(command: str) -> None:
+    from typer.main import get_command
+
+    from shardwriter.cli import app
+
+    params = get_command(app).commands[command].params  # type: ignore[attr-defined]
+    real = {opt for p in params for opt in p.opts if opt.startswith("--")} - {"--help", "--verbose"}
+    row = "reshard" if command == "merge" else command  # which has the same
+    (cells,) = re.findall(rf"^\| `{row} .*? \| .*? \| (.*?) \|$", README, re.MULTILINE)
+    listed = set(re.findall(r"`(--[\w-]+)`", cells.replace("`-j`", "`--workers`")))
     assert listed == real
 
 

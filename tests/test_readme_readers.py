@@ -19,7 +19,10 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 # Who runs which examples: the tests' own Python, or that of the other loaders.
-OWN, PEERS = ("keras", "tensorflow"), ("grain", "lightning", "tfds", "torch")
+OWN, PEERS = (
+    ("keras", "tensorflow"),
+    ("grain", "huggingface", "lightning", "tfds", "torch"),
+)
 
 
 def examples() -> dict[str, str]:

@@ -33,6 +33,7 @@ from shardwriter.inspection.proving.scan import scan_file
 from shardwriter.shards.locate import find_one, find_shard_sets
 from shardwriter.show import read_some
 from shardwriter.sources.find import open_source
+from shardwriter.sources.tfrecord import TFRecordFiles
 from shardwriter.storage import inputs as seam
 from shardwriter.storage import ranged
 from shardwriter.storage.inputs import InputChanged, inputs_for, open_stream
@@ -680,7 +681,7 @@ def test_an_image_that_has_changed(remote):
 
 def reopened(source):
     """Have a source open its files anew, as it does in another process."""
-    for file in source._files:
+    for file in source.files if isinstance(source, TFRecordFiles) else source._files:
         file.close()
     source._open_files.clear()
     return source

@@ -320,7 +320,7 @@ def test_an_error_leaves_no_file_open(engine, tmp_path):
 
 
 def test_a_record_that_is_too_large_is_named(engine, monkeypatch):
-    monkeypatch.setattr("shardwriter.items.encode.MAX_PAYLOAD_BYTES", 100)
+    monkeypatch.setattr("shardwriter.items.record_encoder.MAX_PAYLOAD_BYTES", 100)
     with pytest.raises(RecordTooLarge, match="101 bytes") as caught:
         engine([b""] * 7 + [bytes(101)], 3)
     assert caught.value.index == 7

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from shardwriter import job
 from shardwriter.cli import app
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import OptionError
+from shardwriter.items import sampling
 from shardwriter.report.plan_table import plan_table, remedy_lines
 from shardwriter.splitplan.document import even_records, plan_json
 from shardwriter.splitplan.num_shards import auto_num_shards, good_num_shards, trouble
@@ -268,11 +268,11 @@ def test_advice_that_says_it_is_good_is_right(num_records, num_shards, options):
 def test_the_chosen_number_is_that_of_a_write(num_records, record_bytes, world, workers):
     with pytest.MonkeyPatch.context() as patch:
         sampled = SimpleNamespace(mean_frame_bytes=record_bytes)
-        patch.setattr(job, "sample", lambda *_args, **_options: sampled)
+        patch.setattr(sampling, "sample", lambda *_args, **_options: sampled)
         selection = SimpleNamespace(
             num_items=num_records, options=SimpleNamespace(world=world, loader_workers=workers)
         )
-        written = job.choose_num_shards(selection, parse_output("out/train@auto"))
+        written = sampling.choose_num_shards(selection, parse_output("out/train@auto"))
     chosen = auto_num_shards(num_records, num_records * record_bytes, world * workers)
     assert chosen == written
 

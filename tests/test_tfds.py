@@ -41,7 +41,7 @@ from shardwriter.sources.find import open_source
 from shardwriter.storage import LocalStorage
 from shardwriter.tfds.features import TfdsFeature, tfds_feature
 from shardwriter.tfds.names import TfdsSplit, tfds_split_of
-from shardwriter.write import write_dataset
+from shardwriter.writing import write_dataset
 
 HERE = "demo/1.0.0"
 

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import shardwriter as sw
+from shardwriter import writing
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.errors import (
     CallableError,
@@ -27,7 +27,8 @@ from shardwriter.errors import (
     SourceError,
     StorageError,
 )
-from shardwriter.features.feature_types import FeatureType, parse_schema_option
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.schema_text import parse_schema_option
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.runs import publication
 from shardwriter.runs.rundir import RunDirectory
@@ -309,7 +310,7 @@ def test_a_record_of_100_mib_works(tmp_path: Path) -> None:
 
 
 def test_a_record_over_2_gib_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwriter.items.encode.MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr("shardwriter.items.record_encoder.MAX_PAYLOAD_BYTES", 1000)
     with pytest.raises(sw.DataError, match="2 GiB") as caught:
         sw.write([{"x": b""}, {"x": bytes(1000)}], tmp_path / "t@1")
     assert caught.value.index == 1
@@ -502,14 +503,14 @@ def test_ctrl_c_after_the_publication_leaves_the_folder_of_another_write_alone(
 ) -> None:
     other: list[RunDirectory] = []
 
-    def publish_and_stop(*arguments: Any) -> None:
-        publication.publish(*arguments)
+    def publish_and_stop(run: RunDirectory) -> None:
+        publication.complete(run)
         assert not (tmp_path / ".t.partial").exists()
         other.append(RunDirectory.claim(str(tmp_path), "t", LocalStorage()))
         other[0].begin({})
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["shardwriter.write"], "publish", publish_and_stop)
+    monkeypatch.setattr(writing, "complete", publish_and_stop)
     with pytest.raises(KeyboardInterrupt):
         sw.write([{"a": 1}], tmp_path / "t@1")
     assert (tmp_path / ".t.partial/run.json").exists()
@@ -520,11 +521,11 @@ def test_ctrl_c_after_the_publication_leaves_the_folder_of_another_write_alone(
 def test_ctrl_c_after_the_publication_is_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def publish_and_stop(*arguments: Any) -> None:
-        publication.publish(*arguments)
+    def publish_and_stop(run: RunDirectory) -> None:
+        publication.complete(run)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["shardwriter.write"], "publish", publish_and_stop)
+    monkeypatch.setattr(writing, "complete", publish_and_stop)
     with pytest.raises(KeyboardInterrupt):
         sw.write([{"a": 1}], tmp_path / "t@1")
 

@@ -29,6 +29,7 @@ from shardwriter.errors import CallableError, FeatureError
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_frames
+from shardwriter.items.fields import own_fields
 from shardwriter.storage.descriptor import Scratch
 
 KIND: Final = "beam"
@@ -105,7 +106,7 @@ def bucket_of(item: Any, key: KeyOf, seed: int, num_buckets: int) -> tuple[int, 
         except Exception as error:
             raise CallableError(f"the key raised {type(error).__name__}: {error}") from error
         text = key_bytes(value)
-    if not isinstance(item, (bytes, Mapping)):
+    if not isinstance(item, (bytes, Mapping)) and own_fields(item) is None:
         raise FeatureError(
             f"the item is a {type(item).__name__}, not a mapping of features",
             hint="end the pipeline with feature dicts, or with bytes, which are finished records",

@@ -16,9 +16,9 @@ from shardwriter.features.learnt import Learnt
 from shardwriter.formats import canonical
 from shardwriter.options import RunOptions
 from shardwriter.runs.kept import Kept
+from shardwriter.runs.making import finish
 from shardwriter.runs.publication import finished, is_committed, roll_forward
 from shardwriter.runs.rundir import RunDirectory
-from shardwriter.write import finish
 
 
 def publish_shards(task: Task, values: Iterable[bytes]) -> Manifest:

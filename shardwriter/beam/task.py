@@ -16,8 +16,10 @@ from shardwriter.dataset.naming import Output
 from shardwriter.errors import OptionError, RunChanged
 from shardwriter.formats import canonical
 from shardwriter.formats.packing import Packing
+from shardwriter.images.names import check_images
+from shardwriter.items.sampling import choose_num_shards, sample
 from shardwriter.items.selection import Selection, order_json
-from shardwriter.job import Job, check_compression, choose_num_shards, sample
+from shardwriter.job import Job, check_compression
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.plan import check
 from shardwriter.runs.finished import take_finished
@@ -219,6 +221,11 @@ def keyed_task(
     """
     check_compression(output, options, run_options)
     _check_engine(run_options)
+    if options.split is not None:
+        raise OptionError(
+            "splits are for sources; a pipeline divides its items itself",
+            hint="beam.Partition gives each split a PCollection, and each its own WriteShards",
+        )
     if options.map or options.filter or options.limit is not None:
         raise OptionError(
             "map, filter and limit are for sources; a pipeline has its own",
@@ -237,7 +244,10 @@ def keyed_task(
         )
     # The items come numbered: to the job their order is that of the source.
     as_they_come = replace(options, order="source", key=None, order_seed=0)
-    job = Job(Selection(KeyedItems(), as_they_come), output.pattern(n))
+    items = KeyedItems()
+    if options.images is not None:
+        check_images(items, options)
+    job = Job(Selection(items, as_they_come), output.pattern(n))
     digest = canonical.digest(job.bytes_options())
     place = place_for(output, n, digest, run_options, dry_run=dry_run)
     cargo = load_cargo(job, None if dry_run else place.cargo_prefix)
@@ -275,6 +285,11 @@ def _check_engine(run_options: RunOptions) -> None:
         raise OptionError(
             "retrying errors and item timeouts are for the engines of one machine",
             hint="leave them off; a runner has its own timeouts",
+        )
+    if run_options.log_dir is not None:
+        raise OptionError(
+            "event files are written by the engines of one machine",
+            hint="leave log_dir off; a runner shows Beam's counters",
         )
 
 

@@ -46,7 +46,7 @@ from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import OptionError
 from shardwriter.items.keys import key_notes
 from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.sources.find import open_source
+from shardwriter.sources.find import Opened, open_source
 
 
 class WriteShards(beam.PTransform):
@@ -65,7 +65,8 @@ class WriteShards(beam.PTransform):
         key: Of a PCollection: the feature that is every item's key, or a function that returns it:
             text, bytes or an int. No two items may have the same.
         format: As in :func:`shardwriter.write`.
-        options: What decides the bytes: map, label, schema, compression, ...
+        options: What decides the bytes: map, label, schema, compression, ... With ``split`` it is
+            this split of the source that is written, under the name that ``out`` has.
         run: What does not: overwrite, resume, on_error, max_errors.
         strategy: ``strided``, ``chunked``, or ``auto`` to have the source decide.
         plan: A file that keeps what is fixed before the first record; made where there is none.
@@ -196,7 +197,8 @@ class WriteShards(beam.PTransform):
             place_for(self._output, 1, "", self._run)
         plan = None if self._plan is None else read_plan(self._plan)
         source = open_source(self._source, self._format, options.schema)
-        notes = [*source.notes, *key_notes(source, options)]
+        is_told = isinstance(self._source, Opened)
+        notes = [*([] if is_told else source.notes), *key_notes(source, options)]
         task = task_of(
             source,
             self._output,

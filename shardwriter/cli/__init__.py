@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import typer
 
+from shardwriter.cli.append import append
 from shardwriter.cli.common import print_anything
 from shardwriter.cli.find import find
 from shardwriter.cli.index import index
+from shardwriter.cli.merge import merge
 from shardwriter.cli.plan import plan
 from shardwriter.cli.repair import repair
+from shardwriter.cli.reshard import reshard
+from shardwriter.cli.schema import schema
 from shardwriter.cli.show import show
 from shardwriter.cli.stats import stats
 from shardwriter.cli.verify import verify
@@ -24,7 +28,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings=_SETTINGS,
 )
-for command in (write, stats, plan, show, find, verify, index, repair):
+for command in (
+    write,
+    stats,
+    plan,
+    show,
+    find,
+    verify,
+    index,
+    repair,
+    reshard,
+    merge,
+    append,
+    schema,
+):
     app.command(context_settings=_SETTINGS)(command)
 
 _stats_app = typer.Typer(

@@ -13,6 +13,7 @@ from shardwriter.cli.beam_args import JobArguments, dataflow_command
 from shardwriter.cli.beam_run import DataflowCommandOption, check_reachable, run_job, wheel_name
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported
 from shardwriter.cli.write_options import (
+    AllowDuplicatesOption,
     CompressionOption,
     Deflate,
     DeflateOption,
@@ -20,32 +21,49 @@ from shardwriter.cli.write_options import (
     Format,
     FormatOption,
     IndexOption,
+    IndicesOption,
     KeyOption,
     LabelOption,
     LimitOption,
     LoaderWorkersOption,
     MapOption,
     MaxErrorsOption,
+    MaxSideOption,
+    NamesOption,
     OnError,
     OnErrorOption,
     Order,
     OrderOption,
     OutArgument,
     OverwriteOption,
+    QualityOption,
+    ResizeOption,
     ResumeOption,
     SchemaOption,
     SeedOption,
     ShardsOption,
     ShuffleOption,
     SourceArgument,
+    SplitsOption,
     WorldOption,
     dataset_options,
+    datasets_of,
     output_of,
 )
-from shardwriter.cli.written import summary_json, what_is_left
+from shardwriter.cli.written import (
+    Written,
+    all_that_is_left,
+    print_all_written,
+    what_is_left,
+    written_json,
+)
 
 if TYPE_CHECKING:
+    from shardwriter.dataset.manifest import Manifest
     from shardwriter.dataset.naming import Output
+    from shardwriter.dataset.splits import Split
+    from shardwriter.options import DatasetOptions, RunOptions
+    from shardwriter.splitting import Datasets
 
 
 class _Strategy(str, Enum):
@@ -98,41 +116,63 @@ def write(
     overwrite: OverwriteOption = False,
     strategy: _StrategyOption = _Strategy.auto,
     plan: _PlanOption = None,
+    split: SplitsOption = None,
     dataflow: DataflowCommandOption = False,
+    resize: ResizeOption = None,
+    max_side: MaxSideOption = None,
+    quality: QualityOption = None,
     json: JsonOption = False,
+    names: NamesOption = None,
+    indices: IndicesOption = None,
+    allow_duplicates: AllowDuplicatesOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Write data as N TFRecord shards on a Beam runner: the bytes of shardwriter write.
 
-    SOURCE and OUT may be URLs; every worker must see what is named. Options
-    that are not listed here are Beam's: --runner, --project, --region, ...
+    SOURCE and OUT may be URLs; every worker must see what is named. With
+    --split each split is a job of its own, and is published when it is whole.
+    Options that are not listed here are Beam's: --runner, --project, ...
 
     Example: [bold]python -m shardwriter.beam write photos/ out/train@16[/bold]
     --dataflow-command prints how to run the same on Dataflow.
     """
-    with reported(
-        verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression, urls=True))
-    ):
+    outputs: list[Output] = []
+    with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
         from shardwriter.callables import is_reference
+        from shardwriter.errors import OptionError
         from shardwriter.options import RunOptions
 
         arguments: JobArguments = ctx.obj
-        output = output_of(out, shards, compression, urls=True)
-        options = dataset_options(
-            output,
-            map=map,
-            filter=filter,
-            limit=limit,
-            shuffle=shuffle,
-            order=order,
-            key=key,
-            seed=seed,
-            label=label,
-            schema=schema,
-            world=world,
-            loader_workers=loader_workers,
-            deflate=deflate,
-        )
+
+        def options_of(output: Output, part: Split | None) -> DatasetOptions:
+            return dataset_options(
+                output,
+                map=map,
+                filter=filter,
+                limit=limit,
+                shuffle=shuffle,
+                order=order,
+                key=key,
+                seed=seed,
+                label=label,
+                schema=schema,
+                world=world,
+                loader_workers=loader_workers,
+                deflate=deflate,
+                split=part,
+                resize=resize,
+                max_side=max_side,
+                quality=quality,
+                names=names,
+                indices=indices,
+                allow_duplicates=allow_duplicates,
+            )
+
+        if split is not None and plan is not None:
+            raise OptionError("--plan is of one dataset", hint="leave --plan or --split off")
+        if not dataflow:
+            output = output_of(out, shards, compression, urls=True)
+            check_reachable(arguments, SOURCE=source, OUT=output.directory)
         run_options = RunOptions(
             overwrite=overwrite,
             resume=resume,
@@ -142,21 +182,72 @@ def write(
         )
         if dataflow:
             modules = [name for name in (source, map, filter) if name and is_reference(name)]
+            output = output_of(out, shards, compression, urls=True)
             _print_dataflow_command(arguments, "write", source, output, modules)
             return
-        check_reachable(arguments, SOURCE=source, OUT=output.directory)
-        from shardwriter.beam import WriteShards
+        datasets = datasets_of(
+            source, out, format, split, shards, compression, seed, options_of, urls=True
+        )
+        outputs += [target.output for target in datasets.targets]
+        _write_all(
+            arguments,
+            datasets,
+            source,
+            format,
+            run_options,
+            strategy,
+            plan,
+            json=json,
+            verbose=verbose,
+        )
 
+
+def _write_all(
+    arguments: JobArguments,
+    datasets: Datasets,
+    source: str,
+    format: Format,
+    run_options: RunOptions,
+    strategy: _Strategy,
+    plan: str | None,
+    *,
+    json: bool,
+    verbose: bool,
+) -> None:
+    """Run a job for each dataset, one after the other, and print what they have made."""
+    from shardwriter.beam import WriteShards
+    from shardwriter.beam.place import place_for
+    from shardwriter.sources.find import Opened
+    from shardwriter.split_types import check_manifests
+
+    targets = datasets.targets
+    named: list[Any] = [source]
+    if targets[0].split is not None:
+        if not run_options.resume:
+            for target in targets:  # before the first of them takes its time
+                place_for(target.output, 1, "", run_options)
+        named = [Opened(found) for found in datasets.open(hint)]
+    found: list[Written] = []
+    strategies = []
+    started = time.monotonic()
+    for place, target in enumerate(targets):
         writing = WriteShards(
-            output.notation,
-            source=source,
+            target.output.notation,
+            source=named[place] if len(named) > 1 else named[0],
             format=format.value,
-            options=options,
+            options=target.options,
             run=run_options,
             strategy=strategy.value,
             plan=plan,
         )
-        _run(arguments, writing, output, json=json, verbose=verbose, timed=not resume)
+        manifest = _run(arguments, writing, target.output, verbose=verbose)
+        if manifest is not None:
+            found.append(Written(target.split, target.output.directory, manifest))
+            strategies.append(_strategy_of(writing))
+    if len(found) < len(targets):
+        return  # they go on elsewhere
+    _print_found(found, strategies, time.monotonic() - started, run_options, json=json)
+    check_manifests({each.split or "": each.manifest for each in found})
 
 
 def reshard(
@@ -211,7 +302,12 @@ def reshard(
             strategy=strategy.value,
             plan=plan,
         )
-        _run(arguments, writing, output, json=json, verbose=verbose, timed=not resume)
+        started = time.monotonic()
+        manifest = _run(arguments, writing, output, verbose=verbose)
+        if manifest is not None:
+            found = [Written(None, output.directory, manifest)]
+            elapsed_s = time.monotonic() - started
+            _print_found(found, [_strategy_of(writing)], elapsed_s, run_options, json=json)
 
 
 def _print_dataflow_command(
@@ -229,15 +325,9 @@ def _print_dataflow_command(
 
 
 def _run(
-    arguments: JobArguments,
-    writing: Any,
-    output: Output,
-    *,
-    json: bool,
-    verbose: bool,
-    timed: bool,
-) -> None:
-    """Run a write, and print what it has made."""
+    arguments: JobArguments, writing: Any, output: Output, *, verbose: bool
+) -> Manifest | None:
+    """Run a write, and return its manifest; None where the job goes on elsewhere."""
     from shardwriter.dataset.manifest import parse_manifest
     from shardwriter.errors import RunError
     from shardwriter.formats.packing import lost_readers
@@ -245,21 +335,34 @@ def _run(
 
     for note in lost_readers(output.compression):
         hint(note)
-    started = time.monotonic()
     unfinished = run_job(arguments, writing, verbose=verbose)
     if unfinished is not None:
         hint(unfinished)
-        return
-    elapsed_s = time.monotonic() - started
+        return None
     path = os.path.join(output.directory, writing.task.place.pattern.manifest_file)
     data = storage_for(path).read(path)
     if data is None:
         raise RunError("the job has ended well, and there is no manifest", path=path)
-    manifest = parse_manifest(data, path)
-    if json:
-        summary = summary_json(manifest, output.directory, elapsed_s, {})
-        print_json({**summary, "strategy": writing.task.strategy})
-        return
-    from shardwriter.report.written import print_written
+    return parse_manifest(data, path)
 
-    print_written(manifest, output.directory, elapsed_s if timed else None)
+
+def _strategy_of(writing: Any) -> str:
+    return str(writing.task.strategy)  # there is a task once it was applied
+
+
+def _print_found(
+    found: list[Written],
+    strategies: list[str],
+    elapsed_s: float,
+    run_options: RunOptions,
+    *,
+    json: bool,
+) -> None:
+    if not json:
+        print_all_written(found, None if run_options.resume else elapsed_s)
+        return
+    printed = written_json(found, elapsed_s)
+    for each, strategy in zip(found, strategies, strict=True):
+        summary = printed if each.split is None else printed["splits"][each.split]
+        summary["strategy"] = strategy
+    print_json(printed)

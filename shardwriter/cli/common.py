@@ -69,7 +69,7 @@ def reported(
             traceback.print_exception(error)
         _say(error)
         if left is not None and error.exit_code != UsageError.exit_code:
-            kept = left()
+            kept = _told_by(left)
             if kept is not None:
                 hint(kept)
         raise typer.Exit(error.exit_code) from None
@@ -82,10 +82,18 @@ def reported(
         raise typer.Exit(StorageError.exit_code) from None
     except KeyboardInterrupt as error:
         nothing = "nothing was published, and nothing is left behind"
-        what = "" if left is None else f": {left() or nothing}"
+        what = "" if left is None else f": {_told_by(left) or nothing}"
         typer.echo(f"interrupted{what}", err=True)
         number = error.signal_number if isinstance(error, Terminated) else SIGINT
         raise typer.Exit(128 + number) from None
+
+
+def _told_by(left: Callable[[], str | None]) -> str | None:
+    """Return what a command has left behind; None where that can not be told."""
+    try:
+        return left()
+    except ShardwriterError:
+        return None  # there is no such output, and another error has said so
 
 
 def _say(error: ShardwriterError) -> None:
@@ -120,7 +128,7 @@ def writing_bar() -> Iterator[Progress | None]:
 
         def update(work: Work) -> None:
             size = bytes_text(work.payload_bytes)
-            notes = [shares_text(work.seconds)]
+            notes = [work.split or "", shares_text(work.seconds)]
             if work.num_gaps:
                 notes.append(f"{work.num_gaps:,} skipped")
             show(

@@ -21,16 +21,22 @@ from shardwriter.cli.common import (
     writing_bar,
 )
 from shardwriter.cli.write_options import (
+    AllowDuplicatesOption,
     FilterOption,
     Format,
     FormatOption,
+    IndicesOption,
     KeyOption,
     LabelOption,
     LimitOption,
     MapOption,
+    MaxSideOption,
+    NamesOption,
     Order,
     OrderOption,
     OverwriteOption,
+    QualityOption,
+    ResizeOption,
     SchemaOption,
     SeedOption,
     ShuffleOption,
@@ -39,6 +45,7 @@ from shardwriter.cli.write_options import (
 from shardwriter.cli.written import what_is_left
 
 if TYPE_CHECKING:
+    from shardwriter.dataset.splits import Split
     from shardwriter.engines import Progress, Work
     from shardwriter.repair import Reading
     from shardwriter.repairing.report import RepairReport
@@ -85,7 +92,13 @@ def repair(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
     ] = False,
+    resize: ResizeOption = None,
+    max_side: MaxSideOption = None,
+    quality: QualityOption = None,
     json: JsonOption = False,
+    names: NamesOption = None,
+    indices: IndicesOption = None,
+    allow_duplicates: AllowDuplicatesOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Bring back all that is good of a damaged dataset, or all of it from its source.
@@ -104,10 +117,12 @@ def repair(
         from shardwriter.errors import OptionError
         from shardwriter.options import RunOptions
         from shardwriter.repair import repair_dataset
-        from shardwriter.sources.find import open_source
+        from shardwriter.sources.splits import open_as_split
 
         given = [map, filter, limit, shuffle or None, key, seed, label, schema]
         given += [order.value if order is not Order.source else None]
+        given += [resize, max_side, quality]
+        given += [names, indices]
         given += [format.value if format is not Format.auto else None]
         if source is None and any(option is not None for option in given):
             raise OptionError(
@@ -125,11 +140,17 @@ def repair(
             seed=seed,
             label=label,
             schema=schema,
+            resize=resize,
+            max_side=max_side,
+            quality=quality,
+            names=names,
+            indices=indices,
+            allow_duplicates=allow_duplicates,
         )
 
-        def opened() -> Source:
+        def opened(split: Split | None) -> Source:
             assert source is not None
-            return open_source(source, format.value, options.schema)
+            return open_as_split(source, format.value, options.schema, split)
 
         # What a map prints is no result.
         with terminable(), _bars() as (reading, progress), redirect_stdout(sys.stderr):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-import time
-from contextlib import redirect_stdout
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +13,10 @@ from shardwriter.cli.common import (
     hint,
     print_json,
     reported,
-    terminable,
-    writing_bar,
 )
+from shardwriter.cli.making import make
 from shardwriter.cli.write_options import (
+    AllowDuplicatesOption,
     CompressionOption,
     Deflate,
     DeflateOption,
@@ -28,34 +24,43 @@ from shardwriter.cli.write_options import (
     Format,
     FormatOption,
     IndexOption,
+    IndicesOption,
     KeyOption,
     LabelOption,
     LimitOption,
     LoaderWorkersOption,
     MapOption,
     MaxErrorsOption,
+    MaxSideOption,
+    NamesOption,
     OnError,
     OnErrorOption,
     Order,
     OrderOption,
     OutArgument,
     OverwriteOption,
+    QualityOption,
+    ResizeOption,
     ResumeOption,
     SchemaOption,
     SeedOption,
     ShardsOption,
     ShuffleOption,
     SourceArgument,
+    SplitsOption,
     TfdsOption,
     WorldOption,
     dataset_options,
-    output_of,
+    datasets_of,
 )
-from shardwriter.cli.written import summary_json, what_is_left
+from shardwriter.cli.written import Written, all_that_is_left
 
 if TYPE_CHECKING:
-    from shardwriter.engines import Work
-    from shardwriter.sources import Source
+    from shardwriter.dataset.naming import Output
+    from shardwriter.dataset.splits import Split
+    from shardwriter.engines import Progress
+    from shardwriter.options import DatasetOptions, RunOptions
+    from shardwriter.splitting import Datasets
 
 
 class _Engine(str, Enum):
@@ -108,6 +113,7 @@ def write(
     deflate: DeflateOption = Deflate.isal_2,
     index: IndexOption = False,
     tfds: TfdsOption = None,
+    split: SplitsOption = None,
     resume: ResumeOption = False,
     retry_errors: Annotated[
         bool,
@@ -120,7 +126,21 @@ def write(
     timings: Annotated[
         bool, typer.Option("--timings", help="Say at the end where the time went.")
     ] = False,
+    resize: ResizeOption = None,
+    max_side: MaxSideOption = None,
+    quality: QualityOption = None,
+    log_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write rates and stage times as TensorBoard event files, one for each process; "
+            "not with Beam. See them with: tensorboard --logdir DIR",
+        ),
+    ] = None,
     json: JsonOption = False,
+    names: NamesOption = None,
+    indices: IndicesOption = None,
+    allow_duplicates: AllowDuplicatesOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Write data as N TFRecord shards: item i goes to shard i mod N.
@@ -130,40 +150,47 @@ def write(
 
     Example: [bold]shardwriter write photos/ out/train@16 --shuffle --seed 1[/bold]
     """
+    outputs: list[Output] = []
 
-    def left() -> str | None:
-        return what_is_left(output_of(out, shards, compression, tfds=tfds))
-
-    with reported(verbose=verbose, left=left):
+    with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
         from shardwriter.errors import OptionError
-        from shardwriter.formats.packing import lost_readers
-        from shardwriter.items.keys import key_notes
         from shardwriter.options import RunOptions
-        from shardwriter.plan import plan
-        from shardwriter.sources.find import open_source
-        from shardwriter.write import write_dataset
+        from shardwriter.writing import write_all
 
         if dry_run and (resume or retry_errors):
             raise OptionError(
                 "--dry-run says what a write from the beginning would make",
                 hint="leave --resume and --retry-errors off",
             )
-        output = output_of(out, shards, compression, tfds=tfds)
-        options = dataset_options(
-            output,
-            map=map,
-            filter=filter,
-            limit=limit,
-            shuffle=shuffle,
-            order=order,
-            key=key,
-            seed=seed,
-            label=label,
-            schema=schema,
-            world=world,
-            loader_workers=loader_workers,
-            deflate=deflate,
+
+        def options_of(output: Output, part: Split | None) -> DatasetOptions:
+            return dataset_options(
+                output,
+                map=map,
+                filter=filter,
+                limit=limit,
+                shuffle=shuffle,
+                order=order,
+                key=key,
+                seed=seed,
+                label=label,
+                schema=schema,
+                world=world,
+                loader_workers=loader_workers,
+                deflate=deflate,
+                split=part,
+                resize=resize,
+                max_side=max_side,
+                quality=quality,
+                names=names,
+                indices=indices,
+                allow_duplicates=allow_duplicates,
+            )
+
+        datasets = datasets_of(
+            source, out, format, split, shards, compression, seed, options_of, tfds=tfds
         )
+        outputs += [target.output for target in datasets.targets]
         run_options = RunOptions(
             overwrite=overwrite,
             resume=resume,
@@ -175,43 +202,46 @@ def write(
             item_timeout_s=item_timeout,
             backend=backend.value,
             dali_index=index,
+            log_dir=log_dir,
         )
-
-        def opened() -> Source:
-            return open_source(source, format.value, options.schema)
-
         if dry_run:
-            found = opened()
-            notes = [*lost_readers(output.compression), *found.notes, *key_notes(found, options)]
-            for note in notes:
-                hint(note)
-            _show_plan(plan(found, output, options, run_options), output.directory, json=json)
+            _show_plans(datasets, run_options, json=json)
             return
-        # Rows and records come and go by the million, without cycles: collect less often.
-        gc.set_threshold(100_000, 20, 20)
-        started = time.monotonic()
-        told: list[Work] = []
 
-        def progress(work: Work) -> None:
-            told[:] = [work]
-            if show is not None:
-                show(work)
+        def made(progress: Progress) -> list[Written]:
+            manifests = write_all(datasets.targets, datasets.select, run_options, progress, hint)
+            return [
+                Written(target.split, target.output.directory, manifest)
+                for target, manifest in zip(datasets.targets, manifests, strict=True)
+            ]
 
-        # What a map prints is no result: the pool's workers print to stderr too.
-        with terminable(), writing_bar() as show, redirect_stdout(sys.stderr):
-            manifest = write_dataset(opened, output, options, run_options, progress, hint)
-        work = told[-1] if told else None  # none where there was nothing to do
-        elapsed_s = time.monotonic() - started
-        if json:
-            stages_s = {} if work is None else work.seconds
-            print_json(summary_json(manifest, output.directory, elapsed_s, stages_s))
-        else:
-            from shardwriter.report.written import print_timings, print_written
+        make(made, json=json, timed=not (resume or retry_errors), timings=timings)
 
-            some = work is None or resume or retry_errors
-            print_written(manifest, output.directory, None if some else elapsed_s)
-            if timings and work is not None:
-                print_timings(work.seconds, manifest.num_items)
+
+def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> None:
+    from shardwriter.formats.packing import lost_readers
+    from shardwriter.job import check_compression
+    from shardwriter.plan import plan_selection
+
+    targets = datasets.targets
+    outputs = [target.output for target in targets]
+    for target in targets:
+        check_compression(target.output, target.options, run_options)
+    for note in lost_readers(outputs[0].compression):
+        hint(note)
+    plans = [
+        plan_selection(selection, target.output, run_options, outputs)
+        for target, selection in zip(targets, datasets.select(hint), strict=True)
+    ]
+    names = [target.split for target in targets]
+    if json and names != [None]:
+        by_split = dict(zip(names, plans, strict=True))
+        print_json({"schema": "shardwriter.plan-splits/1", "splits": by_split})
+        return
+    for target, planned in zip(targets, plans, strict=True):
+        if target.split is not None:
+            typer.echo(f"split {target.split}")
+        _show_plan(planned, target.output.directory, json=json)
 
 
 def _show_plan(planned: dict[str, Any], directory: str, *, json: bool) -> None:

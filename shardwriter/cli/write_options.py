@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardwriter.dataset.naming import Output
+    from shardwriter.dataset.splits import Split
+    from shardwriter.formats.compression import Compression as CompressionName
     from shardwriter.options import DatasetOptions
+    from shardwriter.splitting import Datasets
 
 
 class Format(str, Enum):
@@ -28,6 +33,7 @@ class Format(str, Enum):
     webdataset = "webdataset"
     audio = "audio"
     python = "python"
+    huggingface = "huggingface"
 
 
 class OnError(str, Enum):
@@ -73,7 +79,7 @@ FormatOption = Annotated[
     typer.Option(
         metavar="FORMAT",
         help="auto (by looking), image-folder, image-mask, coco, voc, csv, jsonl, parquet, numpy, "
-        "tfrecord, webdataset, audio or python.",
+        "tfrecord, webdataset, audio, python or huggingface.",
     ),
 ]
 MapOption = Annotated[
@@ -98,19 +104,25 @@ OrderOption = Annotated[
 KeyOption = Annotated[
     str | None,
     typer.Option(
-        metavar="FEATURE", help="The key, for --order key; else what the source calls an item."
+        metavar="FEATURE",
+        help="The key, for --order key and --split; else what the source calls an item.",
     ),
 ]
 SeedOption = Annotated[
     int | None,
-    typer.Option(help="Chooses the random order, or that by key; 0 where it is left off."),
+    typer.Option(
+        help="Chooses the random order, or that by key, and the split; 0 where it is left off."
+    ),
 ]
 LabelOption = Annotated[
     str | None,
     typer.Option(help="Feature whose values are counted (images: image/class/label)."),
 ]
 SchemaOption = Annotated[
-    str | None, typer.Option(help="Fix types: id=string,price=float (int64, float, bytes, image).")
+    str | None,
+    typer.Option(
+        help="Fix types: id=string,image=uint8[28,28],mask=raw:uint8[null,null]; or a JSON file."
+    ),
 ]
 WorldOption = Annotated[int, typer.Option(min=1, help="For a chosen N: how many ranks will read.")]
 LoaderWorkersOption = Annotated[
@@ -146,6 +158,16 @@ TfdsOption = Annotated[
         help="Write a TFDS dataset: OUT is its data_dir, or data_dir/split@N.",
     ),
 ]
+SplitsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        metavar="SPLITS",
+        show_default=False,
+        help="Several datasets: train=0.9,val=0.1 by the items' keys; source (or train,val): those "
+        "that the source has. N of each: train=0.9@16,val=0.1@2.",
+    ),
+]
 IndexOption = Annotated[
     bool, typer.Option("--index", help="Write <shard>.idx files for DALI and the PyPI loader.")
 ]
@@ -156,6 +178,49 @@ ResumeOption = Annotated[
 OverwriteOption = Annotated[
     bool,
     typer.Option("--overwrite", help="Replace a dataset of this name once the new is whole."),
+]
+
+ResizeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        show_default=False,
+        help="Images: 256 makes the shorter side 256 pixels, 256x192 is width and height.",
+    ),
+]
+MaxSideOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PIXELS", show_default=False, help="Images: shrink those whose longer side is more."
+    ),
+]
+QualityOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="Q",
+        show_default=False,
+        help="Of JPEGs that are made, 1 to 100 (95); alone it makes all of them anew.",
+    ),
+]
+NamesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        show_default=False,
+        help="What the parts of items are called that are tuples: image,label.",
+    ),
+]
+IndicesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="Only these items, in this order: an .npy file, or text with a number a line.",
+    ),
+]
+AllowDuplicatesOption = Annotated[
+    bool,
+    typer.Option("--allow-duplicates", help="--indices may name an item more than once."),
 ]
 
 
@@ -194,6 +259,13 @@ def dataset_options(
     world: int = 1,
     loader_workers: int = 1,
     deflate: Deflate = Deflate.isal_2,
+    split: Split | None = None,
+    resize: str | None = None,
+    max_side: int | None = None,
+    quality: int | None = None,
+    names: str | None = None,
+    indices: str | None = None,
+    allow_duplicates: bool = False,
 ) -> DatasetOptions:
     """Return what decides the bytes.
 
@@ -202,21 +274,27 @@ def dataset_options(
     """
     from shardwriter.callables import import_reference
     from shardwriter.errors import OptionError
-    from shardwriter.features.feature_types import parse_schema_option
+    from shardwriter.features.declared import declare
+    from shardwriter.images.options import image_options
     from shardwriter.options import DatasetOptions
+    from shardwriter.sources.indices_file import read_indices
 
-    if seed is not None and not shuffle and order is Order.source:
+    if allow_duplicates and indices is None:
+        raise OptionError("--allow-duplicates without --indices", hint="leave it off")
+    is_split = split is not None and split.is_by_key
+    if seed is not None and not shuffle and order is Order.source and not is_split:
         raise OptionError(
-            "--seed without --shuffle or --order key",
+            "--seed without --shuffle, --order key or fractions in --split",
             hint="add one of them, or leave --seed off",
         )
+    declared = declare(schema)
     return DatasetOptions(
         map=None if map is None else import_reference(map, "--map"),
         filter=None if filter is None else import_reference(filter, "--filter"),
         limit=limit,
         shuffle_seed=(seed or 0) if shuffle else None,
         label=label,
-        schema={} if schema is None else parse_schema_option(schema),
+        schema=declared.types,
         world=world,
         loader_workers=loader_workers,
         compression=output.compression,
@@ -225,4 +303,45 @@ def dataset_options(
         key=key,
         order_seed=(seed or 0) if order is Order.key else 0,
         tfds=output.tfds,
+        split=split,
+        vocabularies=declared.vocabularies,
+        images=image_options(resize, max_side, quality),
+        names=None if names is None else tuple(names.split(",")),
+        indices=None
+        if indices is None
+        else read_indices(indices, allow_duplicates=allow_duplicates),
     )
+
+
+def datasets_of(
+    source: str,
+    out: str,
+    format: Format,
+    split: str | None,
+    shards: int | None,
+    compression: Compression | None,
+    seed: int | None,
+    options_of: Callable[[Output, Split | None], DatasetOptions],
+    *,
+    urls: bool = False,
+    tfds: str | None = None,
+) -> Datasets:
+    """Return what a write makes: one dataset, or one for each split.
+
+    Raises:
+        OptionError: An option is wrong, or the source has no such splits.
+    """
+    from shardwriter.dataset.naming import split_outputs
+    from shardwriter.dataset.splits import parse_split_option
+    from shardwriter.splitting import split_up, undivided
+
+    if split is None:
+        output = output_of(out, shards, compression, urls=urls, tfds=tfds)
+        return undivided(source, format.value, output, options_of(output, None))
+    wanted = parse_split_option(split)
+    packed: CompressionName | None = None if compression is None else compression.value
+
+    def outputs_of(names: list[str]) -> list[Output]:
+        return split_outputs(out, wanted.num_shards, shards, packed, names, urls=urls, tfds=tfds)
+
+    return split_up(source, format.value, wanted, outputs_of, options_of, seed or 0)

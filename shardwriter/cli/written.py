@@ -3,12 +3,66 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from shardwriter.dataset.manifest import Manifest
     from shardwriter.dataset.naming import Output
+    from shardwriter.engines import Work
+
+
+class Written(NamedTuple):
+    """A dataset that was written.
+
+    Attributes:
+        split: Which split it is; None for the only dataset.
+        directory: Where it lies.
+        manifest: What it is.
+        work: What was done for it; None where there was nothing to do.
+    """
+
+    split: str | None
+    directory: str
+    manifest: Manifest
+    work: Work | None = None
+
+
+def written_json(found: Sequence[Written], elapsed_s: float) -> dict[str, Any]:
+    """Return what ``--json`` prints: of one dataset its summary, of splits one of each."""
+    summaries = {
+        each.split: summary_json(
+            each.manifest,
+            each.directory,
+            elapsed_s,
+            {} if each.work is None else each.work.seconds,
+        )
+        for each in found
+    }
+    if None in summaries:
+        return summaries[None]
+    for summary in summaries.values():
+        del summary["elapsed_s"]  # they were written one after the other
+    return {
+        "elapsed_s": elapsed_s,
+        "schema": "shardwriter.write-splits/1",
+        "splits": summaries,
+    }
+
+
+def print_all_written(
+    found: Sequence[Written], elapsed_s: float | None, *, timings: bool = False
+) -> None:
+    """Print what a write has made; None: not all of it in this time."""
+    from shardwriter.report.written import print_timings, print_total, print_written
+
+    is_one = len(found) == 1
+    for each in found:
+        print_written(each.manifest, each.directory, elapsed_s if is_one else None)
+        if timings and each.work is not None:
+            print_timings(each.work.seconds, each.manifest.num_items)
+    if not is_one and elapsed_s is not None:
+        print_total([each.manifest for each in found], elapsed_s)
 
 
 def summary_json(
@@ -36,6 +90,12 @@ def _num_errors(manifest: Manifest, directory: str) -> int:
 
     ledger = os.path.join(directory, ledger_file(manifest.name))
     return (storage_for(ledger).read(ledger) or b"").count(b"\n")
+
+
+def all_that_is_left(outputs: Sequence[Output]) -> str | None:
+    """Say the same of all datasets of a write as :func:`what_is_left` of one."""
+    told = [what_is_left(output) for output in outputs]
+    return "; ".join(line for line in told if line is not None) or None
 
 
 def what_is_left(output: Output) -> str | None:

@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.codec.example import UNSET, decode_example, payload_kind
+from shardwriter.codec.sequence_example import SequenceExample, decode_sequence_example
 from shardwriter.errors import FeatureError, SourceError
+from shardwriter.items.fields import own_fields
 
 ALGORITHM: Final = "blake2b-key/1"
 
@@ -76,24 +78,39 @@ def key_of(item: Any, feature: str) -> bytes:
     """Return the key of an item: the bytes of one of its features.
 
     Args:
-        item: A mapping of features; or bytes, which are a finished record.
+        item: A mapping of features, a named tuple or a dataclass; a SequenceExample, whose context
+            has the keys; or bytes, which are a finished record.
         feature: The name.
 
     Raises:
         FeatureError: The item has no such feature or no value there, or it is no key.
-        SourceError: The record is no ``tf.train.Example``.
+        SourceError: The record is no ``tf.train.Example``, and no SequenceExample.
         WireError: It is none of any kind.
     """
+    features: Mapping[str, Any] | None
     if isinstance(item, bytes):
-        if payload_kind(item) != "Example":
-            raise SourceError("the record is no tf.train.Example, so it has no feature for a key")
-        item = decode_example(item)
-    elif not isinstance(item, Mapping):
+        features = _of_record(item)
+    elif isinstance(item, SequenceExample):
+        features = item.context
+    elif isinstance(item, Mapping):
+        features = item
+    else:
+        features = own_fields(item)
+    if features is None:
         raise FeatureError(
             f"the item is a {type(item).__name__}, not a mapping of features",
             hint="a key is a feature of what the source gives; a map comes after it",
         )
-    return value_key(item.get(feature), feature)
+    return value_key(features.get(feature), feature)
+
+
+def _of_record(record: bytes) -> Mapping[str, Any]:
+    kind = payload_kind(record)
+    if kind == "SequenceExample":
+        return decode_sequence_example(record).context
+    if kind != "Example":
+        raise SourceError("the record is no tf.train.Example, so it has no feature for a key")
+    return decode_example(record)
 
 
 def value_key(value: object, feature: str) -> bytes:

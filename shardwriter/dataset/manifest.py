@@ -18,7 +18,7 @@ from typing import Any, Final
 from shardwriter.dataset.layout import from_runs, law_breach, to_runs
 from shardwriter.dataset.naming import ShardPattern, pattern_from_template
 from shardwriter.errors import ManifestError
-from shardwriter.features.schema import FeatureSummary, schema_from_json
+from shardwriter.features.schema import FeatureSummary, learnt_from_json, schema_from_json
 from shardwriter.formats import canonical
 from shardwriter.formats.compression import SUFFIXES
 
@@ -115,8 +115,15 @@ class Manifest:
 
     @property
     def features(self) -> dict[str, FeatureSummary]:
-        """The schema, by feature."""
+        """The schema, by feature; of SequenceExamples the features of the context."""
         return schema_from_json(self.schema)
+
+    @property
+    def feature_lists(self) -> dict[str, FeatureSummary] | None:
+        """The types of the steps of SequenceExamples, by feature list; None for Examples."""
+        if "feature_lists" not in self.schema:
+            return None
+        return schema_from_json(self.schema, "feature_lists")
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as a JSON object."""
@@ -275,7 +282,7 @@ def _from_json(data: Mapping[str, Any]) -> Manifest:
         data.get("metadata", {}),
         _unknown(data),
     )
-    schema_from_json(manifest.schema)
+    learnt_from_json(manifest.schema)
     if len(gaps) != data["skipped"]["count"]:
         raise ValueError(f"skipped.count is {data['skipped']['count']}, its runs hold {len(gaps)}")
     for key in ("num_records", "payload_bytes"):

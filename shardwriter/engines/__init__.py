@@ -29,6 +29,7 @@ class Work:
         num_gaps: Items that gave no record.
         num_errors: Those of them that gave an error.
         seconds: Time by stage (see :mod:`shardwriter.stages`), of all workers together.
+        split: Which of several datasets this is of; None for the only one.
     """
 
     num_done: int
@@ -37,6 +38,7 @@ class Work:
     num_gaps: int = 0
     num_errors: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    split: str | None = None
 
 
 Progress = Callable[[Work], None]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from shardwriter.dataset.manifest import SealedShard
 from shardwriter.engines import Outcome, Work
 from shardwriter.engines.part import Done
-from shardwriter.items.encode import RecordEncoder
+from shardwriter.items.record_encoder import RecordEncoder
 from shardwriter.job import Job
 from shardwriter.runs.kept import Kept
 from shardwriter.stages import Stopwatch
@@ -40,6 +41,7 @@ def gather(
     gaps: list[int] = kept.gaps.tolist()
     errors = [dict(entry) for entry in kept.errors.values()]
     payload_bytes = kept.payload_bytes
+    notes: list[str] = []
     for part in parts:
         learnt.merge(part.learnt)
         sealed |= part.sealed
@@ -47,9 +49,11 @@ def gather(
         errors += part.errors
         payload_bytes += part.payload_bytes
         watch.add(part.seconds)
+        notes += part.notes
     if not gaps:  # of some of the records nothing is known
-        learnt.schema.merge(job.copied_features)
-    return outcome_of(learnt, sealed, num_items, gaps, errors, payload_bytes, watch.seconds)
+        learnt.merge(job.copied)
+    outcome = outcome_of(learnt, sealed, num_items, gaps, errors, payload_bytes, watch.seconds)
+    return replace(outcome, notes=outcome.notes + notes) if notes else outcome
 
 
 def outcome_of(

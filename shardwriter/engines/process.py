@@ -29,6 +29,7 @@ import numpy as np
 
 from shardwriter.engines import Notify, Outcome, Progress, Work
 from shardwriter.engines.budget import ErrorBudget
+from shardwriter.engines.event_log import MAIN, EventLog
 from shardwriter.engines.failures import died, unpack_failure
 from shardwriter.engines.gather import gather
 from shardwriter.engines.parcel import ItemPacker, ParcelTooLarge, pack
@@ -55,7 +56,7 @@ from shardwriter.job import Job, Listing
 from shardwriter.options import RunOptions
 from shardwriter.runs.kept import Kept
 from shardwriter.runs.rundir import RunDirectory
-from shardwriter.sources import HoldingSource
+from shardwriter.sources import HoldingSource, WaitingSource
 from shardwriter.stages import Stopwatch
 from shardwriter.storage.descriptor import Scratch
 
@@ -101,20 +102,44 @@ def run_process(
         )
         pool.fork(num_workers, parcel, descriptors)
         del parcel
-        with mapped_places(places, num_workers) as mapped:
-            crew = _Crew(pool, job, kept, mapped, options, progress)
+        with (
+            mapped_places(places, num_workers) as mapped,
+            EventLog(options.log_dir, MAIN, start=_work_of(kept)) as log,
+        ):
+            crew = _Crew(pool, job, kept, mapped, options, _both(progress, log))
             if job.source.random_access and job.source.travels:
                 crew.hand_out()
                 num_items = job.num_items or 0
             else:
                 num_items = crew.deal()
             done = crew.finish()
-        outcome = gather(job, kept, done, num_items, crew.seconds)
+            outcome = gather(job, kept, done, num_items, crew.seconds)
+            log.finish(outcome.work)
+        if log.failure is not None:
+            outcome.notes.append(log.failure)
     finally:
         places.close()
     if progress is not None:
         progress(outcome.work)
     return outcome
+
+
+def _both(progress: Progress | None, log: EventLog) -> Progress | None:
+    """Have the log told too, if there is one."""
+    if not log.is_open:
+        return progress
+
+    def tell(work: Work) -> None:
+        log.tell(work)
+        if progress is not None:
+            progress(work)
+
+    return tell
+
+
+def _work_of(kept: Kept) -> Work:
+    """Return what earlier attempts have done."""
+    return Work(kept.num_done, None, kept.payload_bytes, len(kept.gaps), len(kept.errors))
 
 
 def _parcel_of(assignment: Assignment, notify: Notify | None) -> tuple[bytes, list[int]]:
@@ -174,6 +199,7 @@ class _Crew:
         self._shards: dict[int, range] = {}
         self._results: dict[int, Done] = {}
         self._failures: list[BaseException] = []
+        self._met_meanwhile: ShardwriterError | None = None
         self._batches: list[bytearray] = []
         self._idle: deque[WorkerHandle] = deque()
         self._watch = Stopwatch("read")
@@ -185,7 +211,9 @@ class _Crew:
     def hand_out(self) -> None:
         """Have every shard written by a worker that lists its items itself."""
         num_shards, num_workers = self._job.num_shards, len(self._pool.workers)
-        num_jobs = min(num_shards, _JOBS_PER_WORKER * num_workers)
+        # Frames are moved at one pace, and each job reads what lies between those it moves.
+        is_moved = self._job.num_moved and self._job.num_moved == self._job.num_items
+        num_jobs = min(num_shards, (1 if is_moved else _JOBS_PER_WORKER) * num_workers)
         self._idle.extend(self._pool.workers)
         for first in range(num_jobs):
             shards = range(first, num_shards, num_jobs)
@@ -206,7 +234,9 @@ class _Crew:
         packers = [ItemPacker() for _ in workers]
         watch = self._watch
         next_flush = time.monotonic() + _BATCH_AGE_S
-        listing = Listing(self._job, self._kept)
+        listing = Listing(self._job, self._kept, self._job.num_moved)
+        if isinstance(self._job.source, WaitingSource):
+            self._job.source.while_waiting(self._meanwhile)
         for index, item in self._listed_items(listing):
             timed = watch.start()
             worker = workers[index % num_shards % num_workers]
@@ -242,10 +272,22 @@ class _Crew:
         try:
             yield from listing
         except ShardwriterError as error:
+            if error is self._met_meanwhile:
+                raise
             for worker in self._pool.workers:
                 self._flush(worker)
             self._failures.append(error)
             self._fail()
+
+    def _meanwhile(self) -> None:
+        """Take in what happens while the source has no item."""
+        try:
+            for worker in self._pool.workers:
+                self._flush(worker)
+            self._wait(0)
+        except ShardwriterError as error:
+            self._met_meanwhile = error  # by the workers, and not by the source
+            raise
 
     def _flush(self, worker: WorkerHandle) -> None:
         if self._batches[worker.number]:

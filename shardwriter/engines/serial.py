@@ -13,14 +13,16 @@ from contextlib2 import ExitStack
 
 from shardwriter.engines import Outcome, Progress, Work
 from shardwriter.engines.budget import ErrorBudget
+from shardwriter.engines.event_log import EventLog
 from shardwriter.engines.gather import gather
-from shardwriter.engines.part import Done, PartWriter
+from shardwriter.engines.part import Done, PartWriter, num_moved
 from shardwriter.errors import ShardwriterError
 from shardwriter.features.schema import FeatureSummary
 from shardwriter.job import Job, Listing
 from shardwriter.options import RunOptions
 from shardwriter.runs.kept import Kept
 from shardwriter.runs.rundir import RunDirectory
+from shardwriter.sources import WaitingSource
 from shardwriter.stages import Stopwatch
 from shardwriter.worker import new_slot
 
@@ -29,14 +31,21 @@ class _Told:
     """Tells the program of what happens."""
 
     def __init__(
-        self, job: Job, kept: Kept, budget: ErrorBudget, progress: Progress | None
+        self,
+        job: Job,
+        kept: Kept,
+        budget: ErrorBudget,
+        progress: Progress | None,
+        log: EventLog,
     ) -> None:
         self._job = job
         self._kept = kept
         self._budget = budget
         self._progress = progress
+        self._log = log
 
     def tell(self, done: Done) -> None:
+        self._log.tell(done.work())
         if self._progress is not None:
             kept = self._kept
             self._progress(
@@ -78,14 +87,27 @@ def run_serial(
     watch = Stopwatch()
     worker = job.worker(0, 1, shards, new_slot())
     items = job.encoder(kept, worker, watch, skip_errors=options.on_error == "skip")
-    told = _Told(job, kept, ErrorBudget(options, kept), progress)
-    listing = Listing(job, kept)
+    listing = Listing(job, kept, num_moved(job, options))
     with ExitStack() as stack:
+        log = stack.enter_context(EventLog(options.log_dir, "w0", first_step=kept.num_done))
+        told = _Told(job, kept, ErrorBudget(options, kept), progress, log)
         journal = run.journal(kept.attempt, 0)
         stack.callback(journal.close)
         part = PartWriter(job, run, kept, options, 0, journal, items, watch, told)
+        if isinstance(job.source, WaitingSource):
+            job.source.while_waiting(lambda: told.tell(part.done))
+            # It would know the part, which knows it: its temporary files are closed at once.
+            stack.callback(job.source.while_waiting, _do_nothing)
+        stack.callback(part.close)
         part.write(shards, listing, lambda: listing.num_items)
+        log.finish(part.done.work())
+        if log.failure is not None:
+            part.done.notes.append(log.failure)
     outcome = gather(job, kept, [part.done], listing.num_items)
     if progress is not None:
         progress(outcome.work)
     return outcome
+
+
+def _do_nothing() -> None:
+    return

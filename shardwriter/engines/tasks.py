@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
-from shardwriter.engines import Work
 from shardwriter.engines.channel import Channel
+from shardwriter.engines.event_log import EventLog
 from shardwriter.engines.failures import pack_failure
-from shardwriter.engines.part import Done, PartWriter
+from shardwriter.engines.part import Done, PartWriter, num_moved
 from shardwriter.engines.unparcel import unpack
 from shardwriter.errors import CallableError, RunError, ShardwriterError
 from shardwriter.features.learnt import types_of
@@ -141,9 +141,15 @@ class _Worker:
         self._slot = slot
         self._watch = Stopwatch()
         self._num_items = 0
+        self._log = EventLog(None, "")
 
     def run(self) -> None:
         """Take orders until the last one."""
+        kept, options = self._kept, self._options
+        with EventLog(options.log_dir, f"w{self._number}", first_step=kept.num_done) as self._log:
+            self._take_orders()
+
+    def _take_orders(self) -> None:
         job, kept, options = self._job, self._kept, self._options
         journal = self._run.journal(kept.attempt, self._number)
         items = job.encoder(
@@ -160,12 +166,15 @@ class _Worker:
             items.worker = self._told_of(shards)
             if kind == WRITE:
                 self._num_items = job.num_items or 0
-                listed = job.items_of(shards, kept)
+                listed = job.items_of(shards, kept, num_moved(job, options))
             else:
                 listed = self._sent_items()
             part.write(shards, listed, lambda: self._num_items)
             self._channel.send(WRITTEN)
         journal.close()
+        self._log.finish(part.done.work())
+        if self._log.failure is not None:
+            part.done.notes.append(self._log.failure)
         self._channel.send(RESULT, pickle.dumps(part.done))
 
     def _told_of(self, shards: Sequence[int]) -> Worker:
@@ -193,8 +202,8 @@ class _Worker:
 
     def tell(self, done: Done) -> None:
         """Say how far it is."""
-        num_gaps, num_errors = len(done.gaps), len(done.errors)
-        told = Work(done.num_items, None, done.payload_bytes, num_gaps, num_errors, done.seconds)
+        told = done.work()
+        self._log.tell(told)
         # A program that is in the user's own iterator may not read for an hour.
         self._channel.offer(TELL, pickle.dumps(told))
 

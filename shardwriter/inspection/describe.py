@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from shardwriter.codec.sequence_names import feature_spelling, list_spelling
 from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.inspection.features.drift import find_drift
 from shardwriter.inspection.features.feature_stats import MAX_FEATURES, FeatureStats
@@ -68,9 +69,13 @@ def _describe_labels(report: SetReport) -> None:
 def _describe_features(report: SetReport) -> list[str]:
     """Take the manifest's word for types, and the records' for all else; return notes."""
     manifest = report.shard_set.manifest
-    told: dict[str, dict[str, Any]] = (
-        {} if manifest is None else manifest.schema.get("features", {})
-    )
+    schema = {} if manifest is None else manifest.schema
+    parts = [(feature_spelling, "features"), (list_spelling, "feature_lists")]
+    told: dict[str, dict[str, Any]] = {
+        spelling(name): entry
+        for spelling, part in parts
+        for name, entry in schema.get(part, {}).items()
+    }
     per_shard = [
         (shard, scan.path, scan.payloads.features)
         for shard, scan in report.scans

@@ -6,143 +6,30 @@ counts of the records that it made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-import numpy as np
-
-from shardwriter.codec.example import UNSET, encode_example
-from shardwriter.codec.example_columns import Column, encode_columns
 from shardwriter.errors import (
     CallableError,
     DataError,
     FeatureError,
-    RecordTooLarge,
+    ManifestError,
     SchemaConflict,
     ShardwriterError,
     SourceChanged,
 )
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.labels import LabelCounts
-from shardwriter.features.learnt import Learnt, types_of
-from shardwriter.features.schema import Schema
-from shardwriter.formats.tfrecord import MAX_PAYLOAD_BYTES
+from shardwriter.features.declared import Declared
+from shardwriter.images.names import image_editor
+from shardwriter.items.fields import named_parts
 from shardwriter.items.read_ahead import Load, read_ahead
+from shardwriter.items.record_encoder import raised_phrase, record_encoder
 from shardwriter.options import SKIP, DatasetOptions
-from shardwriter.runs.kept import Counted
 from shardwriter.sources import ColumnSource, FileSource, Item, RecordSource, Source
 from shardwriter.stages import Stopwatch
 from shardwriter.worker import CURRENT, Worker
 
-DEFAULT_LABEL: Final = "image/class/label"
 TFDS_LABEL: Final = "label"
-
-
-class RecordEncoder:
-    """Turns features into record bytes, and keeps the schema and the label counts.
-
-    Args:
-        num_shards: N, for label counts per shard.
-        plan: Types fixed before record 0.
-        vocabularies: Names of the values of integer features.
-        label: The feature whose values are counted; None for ``image/class/label``.
-    """
-
-    def __init__(
-        self,
-        num_shards: int,
-        plan: Mapping[str, FeatureType] | None = None,
-        vocabularies: Mapping[str, list[str]] | None = None,
-        label: str | None = None,
-    ) -> None:
-        self.schema = Schema(plan, vocabularies)
-        self.labels = LabelCounts(label or DEFAULT_LABEL, num_shards)
-        self._kinds = self.schema.kinds or None
-        self._label = self.labels.feature
-        self._counted: Counted | None = None
-
-    @property
-    def learnt(self) -> Learnt:
-        """What was learnt so far; it goes on growing."""
-        return Learnt(self.schema.features, self.labels)
-
-    def expect(self, learnt: Learnt, counted: Counted) -> None:
-        """Go on behind others.
-
-        Args:
-            learnt: What is known of other records: their types bind those that come now.
-            counted: Items whose records are counted there; they are not counted again.
-        """
-        self.schema.merge(types_of(learnt.features))
-        self._counted = counted
-
-    def encode(self, item_index: int, features: Any) -> bytes:
-        """Encode one item.
-
-        Args:
-            item_index: Its index in source order.
-            features: A mapping of features; or bytes, which are a finished record.
-
-        Raises:
-            FeatureError: A value, or the item itself, can not be encoded.
-            CallableError: The mapping raised when it was read.
-            SchemaConflict: A feature's type does not go with that of an earlier item.
-            RecordTooLarge: The record has 2 GiB or more.
-        """
-        if isinstance(features, bytes):
-            if len(features) > MAX_PAYLOAD_BYTES:
-                raise _too_large(features)
-            return features
-        if not isinstance(features, Mapping):
-            raise FeatureError(
-                f"the item is a {type(features).__name__}, not a mapping of features",
-                hint='turn it into one with a map, as in {"image": item[0], "label": item[1]}',
-            )
-        if type(features) is not dict:
-            features = _read(features)
-        payload = encode_example(features, self._kinds)
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            raise _too_large(payload)
-        if self._counted is not None and item_index in self._counted:
-            return payload
-        self.schema.observe(item_index, features)
-        if self._label in features:
-            value = features[self._label]
-            if value is not None and value is not UNSET:
-                self.labels.add(item_index, value)
-        return payload
-
-    def merge(self, learnt: Learnt) -> None:
-        """Add what another encoder has learnt from other items of the same dataset.
-
-        Raises:
-            SchemaConflict: A feature has types that do not go together.
-        """
-        self.schema.merge(learnt.features)
-        self.labels.merge(learnt.labels)
-
-    def encode_block(self, indices: Sequence[int], columns: Mapping[str, Column]) -> list[bytes]:
-        """Encode many items of planned features at once."""
-        payloads = encode_columns(columns, self._kinds)
-        if self._counted is not None and indices[0] < self._counted.last:
-            new = [row for row, index in enumerate(indices) if index not in self._counted]
-            self._count([indices[row] for row in new], _select(columns, new))
-        else:
-            self._count(indices, columns)
-        return payloads
-
-    def _count(self, indices: Sequence[int], columns: Mapping[str, Column]) -> None:
-        for name, column in columns.items():
-            num_unset = 0 if column.unset is None else int(np.count_nonzero(column.unset))
-            num_absent = 0 if isinstance(column.values, np.ndarray) else _count_none(column.values)
-            self.schema.observe_column(name, len(indices) - num_absent, num_unset)
-        if self._label in columns:
-            values, unset = columns[self._label]
-            plain = values.tolist() if isinstance(values, np.ndarray) else values
-            for row, index in enumerate(indices):
-                if plain[row] is not None and (unset is None or not unset[row]):
-                    self.labels.add(index, plain[row])
 
 
 def _usual_label(options: DatasetOptions) -> str | None:
@@ -182,16 +69,20 @@ class ItemEncoder:
         self._skip_errors = skip_errors
         self.counted_to = 0
         self._map = options.map
+        self._edit = image_editor(source, options)
+        self._names = options.names
         self.worker = worker or Worker(0, 1, num_shards, range(num_shards))
         self._watch = watch or Stopwatch()
         # What a map returns is not what the source planned. A source that takes fixed types has
-        # them in its plan already.
+        # them in its plan already, but for what only a record's values are held to.
         plan = {} if options.map else source.plan
-        self.encoder = RecordEncoder(
+        words = {} if options.map else source.vocabularies
+        self.encoder = record_encoder(
             num_shards,
-            {**options.schema, **plan},
-            {} if options.map else source.vocabularies,
+            Declared(options.schema, options.vocabularies),
             options.label or (source.label if not options.map else None) or _usual_label(options),
+            plan,
+            words,
         )
 
     def leave(self) -> None:
@@ -207,7 +98,9 @@ class ItemEncoder:
         Raises:
             ShardwriterError: With the item's index and key.
         """
-        if self._map is None and isinstance(self._source, ColumnSource):
+        is_kept = self._map is None and self._edit is None
+        takes_blocks = is_kept and self.encoder.takes_blocks
+        if takes_blocks and isinstance(self._source, ColumnSource):
             yield from self._in_blocks(self._source, iter(items))
             return
         watch = self._watch
@@ -231,7 +124,8 @@ class ItemEncoder:
     def _skipped(self, error: DataError) -> DataError:
         """Return an error that is skipped; raise one that is not."""
         # These are about the whole: which item meets them depends on who came first.
-        if isinstance(error, (SchemaConflict, SourceChanged)) or not self._skip_errors:
+        of_the_whole = isinstance(error, (SchemaConflict, SourceChanged, ManifestError))
+        if of_the_whole or not self._skip_errors:
             raise error
         return error
 
@@ -249,8 +143,14 @@ class ItemEncoder:
             features = self._load(load or self._source.load, item)
             if watch is not None:
                 watch.lap("read")
+            if isinstance(self._source, RecordSource) and self._map is not None:
+                features = self._source.decode(features)
+            if self._edit is not None:
+                features = self._edit(features)
+                if watch is not None:
+                    watch.lap("encode")
             if self._map is not None:
-                features = self._mapped(self._map, features)
+                features = apply_map(self._map, features)
                 if watch is not None:
                     watch.lap("map")
             if features is SKIP:
@@ -259,7 +159,7 @@ class ItemEncoder:
         except ShardwriterError as error:
             raise self._located(error, item_index, item) from error.__cause__
         except (Exception, SystemExit) as error:  # a value's own __array__, say
-            raised = CallableError(_phrase("encoding the item", error))
+            raised = CallableError(raised_phrase("encoding the item", error))
             raise self._located(raised, item_index, item) from error
         finally:
             CURRENT.reset(token)
@@ -272,29 +172,12 @@ class ItemEncoder:
 
     def _load(self, load: Load, item: Item) -> Any:
         try:
-            return load(item)
+            loaded = load(item)
+            return loaded if self._names is None else named_parts(loaded, self._names)
         except ShardwriterError:
             raise
         except (Exception, SystemExit) as error:
-            raise CallableError(_phrase("loading the item", error)) from error
-
-    def _mapped(self, function: Callable[[Any], Any], features: Any) -> Any:
-        if isinstance(self._source, RecordSource):
-            features = self._source.decode(features)
-        try:
-            mapped = function(features)
-        except ShardwriterError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise CallableError(
-                _phrase("the map", error),
-                hint="the traceback is shown with -v; --on-error skip leaves such items out",
-            ) from error
-        if mapped is None:
-            raise FeatureError(
-                "the map returned None", hint="return the features, or shardwriter.SKIP"
-            )
-        return mapped
+            raise CallableError(raised_phrase("loading the item", error)) from error
 
     def _in_blocks(
         self, source: ColumnSource, items: Iterator[tuple[int, Item]]
@@ -331,37 +214,21 @@ class ItemEncoder:
             watch.stop()
 
 
-def _too_large(payload: bytes) -> RecordTooLarge:
-    return RecordTooLarge(
-        f"a record of {len(payload):,} bytes is over protobuf's limit of 2 GiB",
-        hint="store large arrays in several records, or compressed",
-    )
+def apply_map(function: Callable[[Any], Any], features: Any) -> Any:
+    """Return what a map makes of an item's features.
 
-
-def _select(columns: Mapping[str, Column], rows: Sequence[int]) -> dict[str, Column]:
-    """Return some rows of columns."""
-    selected = {}
-    for name, (values, unset) in columns.items():
-        some = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
-        selected[name] = Column(some, None if unset is None else unset[rows])
-    return selected
-
-
-def _count_none(values: Sequence[Any]) -> int:
-    return list(map(type, values)).count(type(None))  # count(None) would compare arrays
-
-
-def _read(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a mapping once: it may decode a value each time that it is asked for one."""
+    Raises:
+        ShardwriterError: Of the map's own, or what it raises, or returns, is none.
+    """
     try:
-        return dict(features)
-    except Exception as error:
-        raise CallableError(_phrase("reading the item's features", error)) from error
-
-
-def _phrase(what: str, error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - of the user's own making
-        text = ""
-    return f"{what} raised {type(error).__name__}" + (f": {text}" if text else "")
+        mapped = function(features)
+    except ShardwriterError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CallableError(
+            raised_phrase("the map", error),
+            hint="the traceback is shown with -v; --on-error skip leaves such items out",
+        ) from error
+    if mapped is None:
+        raise FeatureError("the map returned None", hint="return the features, or shardwriter.SKIP")
+    return mapped

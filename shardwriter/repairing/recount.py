@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from shardwriter.codec.example import decode_example
+from shardwriter.codec.example_wire import Values
+from shardwriter.codec.sequence_example import decode_sequence_example
+from shardwriter.codec.sequence_names import context_part, keyed, list_part
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.errors import WireError
 from shardwriter.features.labels import LabelCounts
@@ -31,7 +34,11 @@ def recount(
         num_records: Records that are left in all.
         records: Gives them.
     """
-    features = {name: dict(entry) for name, entry in manifest.schema.get("features", {}).items()}
+    is_sequences = "feature_lists" in manifest.schema
+    told = dict(manifest.schema.get("features", {}))
+    if is_sequences:
+        told = keyed(told, manifest.schema["feature_lists"])
+    features = {name: dict(entry) for name, entry in told.items()}
     partly = {
         name
         for name, entry in features.items()
@@ -50,16 +57,27 @@ def recount(
             continue
         for item_index, payload in records(shard):
             try:
-                values = decode_example(payload)
+                if is_sequences:
+                    values, lists = decode_sequence_example(payload)
+                    found = keyed(values, {n: _first(steps) for n, steps in lists.items()})
+                else:
+                    found = values = decode_example(payload)
             except WireError:
                 continue  # a record of another kind, of which nothing was counted
-            for name in partly & values.keys():
+            for name in partly & found.keys():
                 features[name]["present"] += 1
-                features[name]["unset"] += values[name] is None
+                features[name]["unset"] += found[name] is None
             if labels is not None and is_counted:
                 labels.add(item_index, values)
-    schema = {**manifest.schema, "features": features}
+    schema: dict[str, Any] = {**manifest.schema, "features": features}
+    if is_sequences:
+        schema.update(feature_lists=list_part(features), features=context_part(features))
     return schema, None if labels is None else labels.to_json()
+
+
+def _first(steps: Sequence[Values | None]) -> Values | None:
+    """Return the values of a step that has some; None where none does."""
+    return next((values for values in steps if values is not None), None)
 
 
 class _Labels:

@@ -16,6 +16,7 @@ import numpy as np
 
 from shardwriter.dataset.manifest import Manifest, SealedShard
 from shardwriter.dataset.naming import Output, ledger_file
+from shardwriter.dataset.splits import Split
 from shardwriter.engines import Engine, Notify, Progress
 from shardwriter.errors import ManifestError, OptionError, RunChanged
 from shardwriter.items.keys import key_notes
@@ -85,6 +86,10 @@ def options_of(manifest: Manifest, given: DatasetOptions) -> DatasetOptions:
         deflate=compression.get("deflate", "isal-2"),
         tfds=tfds_split_of(manifest.metadata),
     )
+    split = manifest.order.get("split")
+    if split is not None:
+        key = options.key or split.get("feature")
+        options = replace(options, split=Split.from_json(split), key=key)
     if options.order != "source" or options.shuffle_seed is not None:
         return options
     shuffle, key = manifest.order.get("shuffle"), manifest.order.get("key")
@@ -99,7 +104,7 @@ def job_of(
     known: Known,
     out: str,
     options: DatasetOptions,
-    open_source: Callable[[], Source],
+    open_source: Callable[[Split | None], Source],
     notify: Notify,
 ) -> Job:
     """Return the job of the source, once it is known to be that of the manifest.
@@ -109,8 +114,8 @@ def job_of(
         OptionError: The source can be read once, or the options do not go together.
     """
     manifest = required_manifest(known)
-    source = open_source()
     options = options_of(manifest, options)
+    source = open_source(options.split)
     for note in [*source.notes, *key_notes(source, options)]:
         notify(note)
     selection = Selection(source, options)

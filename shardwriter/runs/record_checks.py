@@ -34,8 +34,11 @@ def check_stable(job: Job) -> None:
         OptionError: It is one.
     """
     if not job.source.stable:
+        what = "the source comes in another order each time"
+        if not job.source.notes:
+            what = "an iterator can be read once"
         raise OptionError(
-            "an iterator can be read once, so nobody knows where a run with it has stopped",
+            f"{what}, so nobody knows where a run with it has stopped",
             hint="give a function that makes it, or something that can be indexed",
         )
 

@@ -24,11 +24,13 @@ _NAMES: Final = {
     "compression": "the compression",
     "files": "the number of shards, or the names of the files,",
     "filter": "--filter",
+    "indices": "--indices",
     "label": "--label",
     "limit": "--limit",
     "map": "--map",
+    "names": "--names",
     "num_shards": "the number of shards",
-    "order": "--order, --key, --shuffle or --seed",
+    "order": "--order, --key, --split, --shuffle or --seed",
     "schema": "--schema",
 }
 _OVERWRITE: Final = "--overwrite discards the run and starts again"

@@ -7,21 +7,30 @@ part and is pure, so that it can be done anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shardwriter.codec.example_columns import Column
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.features.schema import FeatureSummary
+from shardwriter.formats.frame_block import FrameBlock
 
 __all__ = [
+    "ClassSource",
+    "ClosingSource",
     "ColumnSource",
     "FileSource",
+    "FrameSource",
     "HoldingSource",
     "Item",
     "RecordSource",
     "Source",
     "TfdsSource",
+    "WaitingSource",
+    "ToldSource",
     "WholeSource",
 ]
 
@@ -83,6 +92,17 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class ClassSource(Protocol):
+    """A source that finds the names of its classes by looking, and numbers them."""
+
+    classes: list[str]
+    """In the order of their numbers, from 0; empty where items have no class."""
+
+    def use_classes(self, classes: Sequence[str]) -> None:
+        """Number the classes as they stand here; all that the source has are among them."""
+
+
+@runtime_checkable
 class ColumnSource(Protocol):
     """A source that gives the features of many items at once, in columns."""
 
@@ -137,12 +157,61 @@ class RecordSource(Protocol):
     summaries: Mapping[str, FeatureSummary]
     """What the features of all records together are, where that is known."""
 
-    def decode(self, record: bytes) -> dict[str, Any]:
-        """Return the features of a record.
+    labels: Mapping[str, Any] | None
+    """How often each label is among all records, as a manifest has it; None where nobody knows."""
+
+    def decode(self, record: bytes) -> Any:
+        """Return the features of a record: a mapping, or a SequenceExample.
 
         Raises:
-            SourceError: It is no ``tf.train.Example``.
+            SourceError: It is neither.
         """
 
     def reads(self, directory: str, name: str) -> bool:
         """Tell whether files of this dataset are read."""
+
+
+@runtime_checkable
+class ClosingSource(Protocol):
+    """A source that may have started something: threads that wait for it, processes."""
+
+    def close(self) -> None:
+        """Give no items any more; closing twice does nothing."""
+
+
+@runtime_checkable
+class WaitingSource(Protocol):
+    """A source that may have to wait for its items, and can do something meanwhile."""
+
+    def while_waiting(self, meanwhile: Callable[[], None]) -> None:
+        """Have a function called several times a second while an item is waited for."""
+
+
+@runtime_checkable
+class FrameSource(Protocol):
+    """A source whose first items are frames of plain files: these can be moved as they are."""
+
+    num_frames: int
+    """How many of them are; 0 where none is."""
+
+    def frames(self, items: NDArray[np.int64]) -> FrameBlock:
+        """Return the frames of as many of these items as are read at once, proven.
+
+        Args:
+            items: int64[n], n > 0: numbers of items below :attr:`num_frames`.
+
+        Returns:
+            Those of the first k of them, k > 0: in front of one that is damaged, or as many as a
+            block has.
+
+        Raises:
+            SourceError: The first one is damaged, or can not be read.
+        """
+
+
+@runtime_checkable
+class ToldSource(Protocol):
+    """A source of which a manifest says more than its kind and its digest."""
+
+    def told(self) -> dict[str, Any]:
+        """Return that, as JSON; it is decided by the digest."""

@@ -18,15 +18,13 @@ from shardwriter.codec.example_columns_wire import PlainColumn
 from shardwriter.codec.example_wire import Values
 from shardwriter.codec.feature_errors import Kind
 from shardwriter.codec.feature_values import UNSET, Unset
+from shardwriter.codec.sequence_names import feature_spelling, list_spelling
 from shardwriter.inspection.features.blobs import BlobStats, blob_json
 from shardwriter.inspection.features.numbers import NumberStats
 from shardwriter.inspection.features.ranges import Range
 
 MAX_FEATURES: Final = 4096
 NUM_TOP: Final = 10
-LIST_SUFFIX: Final = "[]"
-"""What follows the name of a feature list of a SequenceExample in reports."""
-
 # Each sketch holds values for a while; of thousands of features that would be too much memory.
 _MAX_HELD: Final = 1 << 20
 
@@ -237,7 +235,8 @@ class FeatureStats:
 
     Attributes:
         num_records: Examples and SequenceExamples.
-        features: By name; feature lists have `LIST_SUFFIX` behind their names.
+        features: By name, as :mod:`shardwriter.codec.sequence_names` spells it: a list ``x`` is
+            ``x[]``.
         has_all: Whether none was left out.
     """
 
@@ -251,7 +250,7 @@ class FeatureStats:
         """Add a batch of records; where a column has None, or is none at all, it is absent."""
         self.num_records += num_records
         for name, column in columns.items():
-            self._sketch(name).add(column)
+            self._sketch(feature_spelling(name)).add(column)
         self._bound()
         self._num_held += num_records * len(columns)
         if self._num_held >= _MAX_HELD:
@@ -261,7 +260,7 @@ class FeatureStats:
         """Add the feature lists of SequenceExamples whose contexts are counted by `add`."""
         for lists in records:
             for name, steps in lists.items():
-                self._sketch(name + LIST_SUFFIX, is_list=True).add_steps(steps)
+                self._sketch(list_spelling(name), is_list=True).add_steps(steps)
         self._bound()
 
     def _sketch(self, name: str, *, is_list: bool = False) -> FeatureSketch:
