@@ -9,11 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
-from shardwriter.cli.common import print_json, terminable, writing_bar
+from shardwriter.cli.common import hint, print_json, terminable, writing_bar
 from shardwriter.cli.written import Written, print_all_written, written_json
 
 if TYPE_CHECKING:
+    from shardwriter.dataset.naming import Output
     from shardwriter.engines import Progress, Work
+    from shardwriter.options import DatasetOptions, RunOptions
+    from shardwriter.sources import Source
 
 
 def make(
@@ -52,3 +55,29 @@ def make(
     # Without work there was nothing to do.
     is_whole = timed and all(each.work is not None for each in found)
     print_all_written(found, elapsed_s if is_whole else None, timings=timings)
+
+
+def make_copy(
+    open_source: Callable[[], Source],
+    output: Output,
+    options: DatasetOptions,
+    run_options: RunOptions,
+    *,
+    json: bool,
+) -> None:
+    """Have the records of other datasets written as one, and print what it is.
+
+    Args:
+        open_source: Opens those datasets.
+        output: What OUT says.
+        options: What decides the bytes.
+        run_options: What does not.
+        json: Print JSON.
+    """
+    from shardwriter.writing import write_dataset
+
+    def made(progress: Progress) -> list[Written]:
+        manifest = write_dataset(open_source, output, options, run_options, progress, hint)
+        return [Written(None, output.directory, manifest)]
+
+    make(made, json=json, timed=not run_options.resume)

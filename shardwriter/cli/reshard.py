@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import JsonOption, VerboseOption, hint, reported
-from shardwriter.cli.making import make
+from shardwriter.cli.common import JsonOption, VerboseOption, reported
+from shardwriter.cli.making import make_copy
 from shardwriter.cli.write_options import (
     CompressionOption,
     Deflate,
@@ -22,10 +22,7 @@ from shardwriter.cli.write_options import (
     dataset_options,
     output_of,
 )
-from shardwriter.cli.written import Written, what_is_left
-
-if TYPE_CHECKING:
-    from shardwriter.engines import Progress
+from shardwriter.cli.written import what_is_left
 
 
 def reshard(
@@ -60,18 +57,10 @@ def reshard(
     with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
         from shardwriter.options import RunOptions
         from shardwriter.sources.tfrecord import TFRecordFiles
-        from shardwriter.writing import write_dataset
 
         output = output_of(out, shards, compression)
         options = dataset_options(output, shuffle=shuffle, seed=seed, deflate=deflate)
         run_options = RunOptions(
             overwrite=overwrite, resume=resume, workers=workers, dali_index=index
         )
-
-        def made(progress: Progress) -> list[Written]:
-            manifest = write_dataset(
-                lambda: TFRecordFiles(path), output, options, run_options, progress, hint
-            )
-            return [Written(None, output.directory, manifest)]
-
-        make(made, json=json, timed=not resume)
+        make_copy(lambda: TFRecordFiles(path), output, options, run_options, json=json)
