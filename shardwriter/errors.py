@@ -253,3 +253,55 @@ class ItemTimeout(RunError):
 
 class MissingExtra(RunError, ImportError):
     """An optional package is needed and absent."""
+
+
+class ShardwriterWarning(UserWarning):
+    """Something that a person should know, though the work goes on.
+
+    In Python it is issued through :mod:`warnings`; the commands print it on stderr.
+    """
+
+
+class DataWarning(ShardwriterWarning):
+    """Data was read or stored in a way that may not be meant; ``strict`` makes it an error.
+
+    There is one for each feature and code, for the first item that it concerns.
+
+    Attributes:
+        code: What it is, for programs: ``float-precision``, ``text-column``.
+        message: What has happened, in a sentence, with both values where one has changed.
+        hint: What to type to keep the value; None where there is nothing to do.
+        feature: Name of the feature or column; None where it concerns no single one.
+        path: The file concerned, as far as it is known.
+        line: 1-based line in a text file.
+        index: 0-based index of the first such item in source order.
+        value: The value in the source, as text.
+        stored: What the record has in its place, as text.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        hint: str | None = None,
+        feature: str | None = None,
+        path: str | None = None,
+        line: int | None = None,
+        index: int | None = None,
+        value: str | None = None,
+        stored: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.feature = feature
+        self.path = path
+        self.line = line
+        self.index = index
+        self.value = value
+        self.stored = stored
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self), self.code, self.message), self.__dict__  # type: ignore[attr-defined]

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shardwriter.formats.text import clean
+
 
 def make_console() -> Console:
     """Return the console of stdout, which prints texts as they are."""
@@ -69,16 +71,6 @@ def share_text(share: float | None) -> str:
 def plural(count: int, one: str, many: str | None = None) -> str:
     """Return ``1 record``, ``1,234 records``."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def clean(text: str) -> str:
-    r"""Return a text with all that would move a cursor, hide or reorder spelled out: ``\x1b``."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for c in text
-    )
 
 
 def shorten(text: str, num_cells: int) -> str:

@@ -43,6 +43,8 @@ FLOORS = {
         "formats.packing",
         "formats.zlib_blocks",
         "formats.canonical",
+        "formats.json_shape",
+        "formats.text",
         "images.headers",
         "images.plain_png",
         "codec.sequence_example",

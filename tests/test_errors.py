@@ -10,7 +10,7 @@ import re
 import pytest
 
 from shardwriter import errors
-from shardwriter.errors import CorruptFile, ShardwriterError, SourceError
+from shardwriter.errors import CorruptFile, DataWarning, ShardwriterError, SourceError
 
 CLASSES = [
     value
@@ -124,3 +124,10 @@ def test_a_corrupt_file_has_a_kind():
 )
 def test_errors_are_also_the_builtin_that_people_catch(name, builtin):
     assert issubclass(getattr(errors, name), builtin)
+
+
+def test_a_data_warning_crosses_a_process_border_whole():
+    warning = DataWarning("text-column", "column 'v' is text", feature="v", line=7, value="n/a")
+    copy = pickle.loads(pickle.dumps(warning))
+    assert str(copy) == "column 'v' is text"
+    assert vars(copy) == vars(warning)

@@ -34,7 +34,7 @@ def find(
 
         from shardwriter.errors import OptionError
         from shardwriter.finding import find_records
-        from shardwriter.render import clean
+        from shardwriter.formats.text import clean
 
         feature, equals, value = wanted.partition("=")
         if not equals or not feature:

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.render import bytes_text, clean, number_text, share_text, shorten
+from shardwriter.formats.text import clean
+from shardwriter.render import bytes_text, number_text, share_text, shorten
 
 _MAX_FEATURES: Final = 60
 _MAX_DRIFT: Final = 20

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from shardwriter.render import clean
+from shardwriter.formats.text import clean
 from shardwriter.report.page_view import page_view
 from shardwriter.report.pictures import Sample
 from shardwriter.storage.choose import storage_for

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwriter.codec.sequence_names import feature_spelling, list_spelling
-from shardwriter.render import bytes_text, clean, make_console
+from shardwriter.formats.text import clean
+from shardwriter.render import bytes_text, make_console
 from shardwriter.show import ShownRecord
 
 _MAX_VALUES: Final = 8

@@ -9,8 +9,9 @@ from rich.text import Text
 
 from shardwriter.codec.sequence_names import feature_spelling, list_spelling
 from shardwriter.features.schema import FeatureSummary
+from shardwriter.formats.text import clean
 from shardwriter.known_schema import KnownSchema
-from shardwriter.render import clean, make_console, plural, shorten
+from shardwriter.render import make_console, plural, shorten
 
 _MAX_CLASSES: Final = 4
 _CLASS_CELLS: Final = 14

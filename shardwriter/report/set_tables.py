@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shardwriter.formats.text import clean
 from shardwriter.render import (
     bytes_text,
-    clean,
     number_text,
     plural,
     print_pairs,

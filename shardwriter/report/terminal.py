@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from shardwriter.formats.text import clean
 from shardwriter.inspection.labels.label_mix import initial_dist_text
-from shardwriter.render import bytes_text, clean, plural
+from shardwriter.render import bytes_text, plural
 from shardwriter.report.feature_table import print_drift, print_features
 from shardwriter.report.plan_table import print_plan
 from shardwriter.report.remedies import aftermath, remedies

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import ledger_file
-from shardwriter.render import bytes_text, clean, make_console, print_pairs, rate_text
+from shardwriter.formats.text import clean
+from shardwriter.render import bytes_text, make_console, print_pairs, rate_text
 from shardwriter.storage.choose import storage_for
 
 
