@@ -304,4 +304,4 @@ class DataWarning(ShardwriterWarning):
         self.stored = stored
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return copyreg.__newobj__, (type(self), self.code, self.message), self.__dict__  # type: ignore[attr-defined]
+        return copyreg.__newobj__, (type(self), self.message), self.__dict__  # type: ignore[attr-defined]
