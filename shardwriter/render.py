@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -11,6 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwriter.formats.text import clean
+from shardwriter.quantities import bytes_text as bytes_text
+from shardwriter.quantities import rate_text as rate_text
+from shardwriter.quantities import shares_text as shares_text
 
 
 def make_console() -> Console:
@@ -18,31 +21,6 @@ def make_console() -> Console:
     # highlight off: rich would colour every number it finds.
     # Markup off: a path may hold what rich would take for it.
     return Console(highlight=False, soft_wrap=True, markup=False)
-
-
-def bytes_text(num_bytes: float | None) -> str:
-    """Return a size as people read it: ``80.3 kB``."""
-    if num_bytes is None:
-        return "-"
-    size = float(num_bytes)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 999.5 or unit == "TB":
-            break
-        size /= 1000
-    return f"{size:,.0f} {unit}" if unit == "B" or size >= 99.5 else f"{size:,.1f} {unit}"
-
-
-def rate_text(count: float, elapsed_s: float) -> str:
-    """Return ``1,234 items/s``."""
-    rate = count / max(elapsed_s, 1e-9)
-    return f"{rate:,.0f} items/s" if rate >= 10 else f"{rate:.1f} items/s"
-
-
-def shares_text(seconds: Mapping[str, float]) -> str:
-    """Say in a line where the time goes: the stages that take a hundredth or more of it."""
-    total = sum(seconds.values())
-    shares = {stage: value / total for stage, value in seconds.items() if value > 0.005 * total}
-    return ", ".join(f"{stage} {share:.0%}" for stage, share in shares.items())
 
 
 def number_text(value: Any) -> str:

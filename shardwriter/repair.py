@@ -26,6 +26,7 @@ from shardwriter.errors import OptionError, OutputExists, StorageError
 from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.images.options import ImageOptions
 from shardwriter.options import DatasetOptions, Order, RunOptions
+from shardwriter.progress_bar import Reading, repairing_progress
 from shardwriter.repairing import with_source, without_source
 from shardwriter.repairing.known import Known, look
 from shardwriter.repairing.report import RepairReport
@@ -36,9 +37,6 @@ from shardwriter.runs.rundir import RunDirectory
 from shardwriter.sources import Source
 from shardwriter.sources.splits import open_as_split
 from shardwriter.storage import LocalStorage
-
-Reading = Callable[[int, int], None]
-"""Told of (bytes read, bytes of all files)."""
 
 
 def repair(
@@ -60,7 +58,7 @@ def repair(
     overwrite: bool = False,
     dry_run: bool = False,
     trust_no_crc: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     reading: Reading | None = None,
     notify: Notify | None = None,
     images: ImageOptions | None = None,
@@ -91,8 +89,9 @@ def repair(
         dry_run: Say what would be done, and write nothing.
         trust_no_crc: Keep records whose CRC fields are zero, which nothing proves. Only of files
             without manifest and index: shards of ours have no such records.
-        progress: Told now and then how far the making is.
-        reading: Told of (bytes read, bytes of all files).
+        progress: True shows a bar of the reading, and then of the writing; or a function that is
+            told now and then how far the writing is.
+        reading: Called with (bytes read, bytes of all files), where ``progress`` shows no bar.
         notify: Called with hints.
         images: As it was written.
 
@@ -123,18 +122,19 @@ def repair(
     def open_source(split: Split | None) -> Source:
         return open_as_split(source, format, options.schema, split)
 
-    return repair_dataset(
-        os.fspath(path),
-        os.fspath(out),
-        None if source is None else open_source,
-        options,
-        RunOptions(workers=workers, overwrite=overwrite),
-        dry_run=dry_run,
-        trust_no_crc=trust_no_crc,
-        progress=progress,
-        reading=reading,
-        notify=notify,
-    )
+    with repairing_progress(progress, reading) as (report_reading, report):
+        return repair_dataset(
+            os.fspath(path),
+            os.fspath(out),
+            None if source is None else open_source,
+            options,
+            RunOptions(workers=workers, overwrite=overwrite),
+            dry_run=dry_run,
+            trust_no_crc=trust_no_crc,
+            progress=report,
+            reading=report_reading,
+            notify=notify,
+        )
 
 
 def repair_dataset(

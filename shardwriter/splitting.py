@@ -20,6 +20,7 @@ from shardwriter.items.indices import item_indices
 from shardwriter.items.keys import key_notes
 from shardwriter.items.selection import Selection
 from shardwriter.options import DatasetOptions, OnError, RunOptions, changed
+from shardwriter.progress_bar import writing_progress
 from shardwriter.sources import Source
 from shardwriter.sources.find import open_source
 from shardwriter.sources.queued import stops_queues
@@ -156,7 +157,7 @@ def write_splits(
     resume: bool | EllipsisType = ...,
     on_error: OnError | EllipsisType = ...,
     run: RunOptions | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     notify: Notify | None = None,
     names: Sequence[str] | str | None = None,
     indices: Any = None,
@@ -188,7 +189,8 @@ def write_splits(
         resume: Go on with a run of the same job that was stopped.
         on_error: ``raise`` or ``skip``.
         run: How else to carry it out; changes no byte. ``max_errors`` are those of one split.
-        progress: Told now and then how far the split that is being written has come.
+        progress: True shows a bar; or a function that is told now and then how far the split has
+            come that is being written.
         notify: Called with hints.
         names: As of :func:`shardwriter.write`.
         indices: As of :func:`shardwriter.write`; where the source has splits, of each of them.
@@ -230,7 +232,8 @@ def write_splits(
 
     outputs_of = partial(split_outputs, out, wanted.num_shards, num_shards, compression, tfds=tfds)
     found = split_up(source, format, wanted, outputs_of, options_of, split_seed)
-    manifests = write_all(found.targets, found.select, run_options, progress, notify)
+    with writing_progress(progress) as report:
+        manifests = write_all(found.targets, found.select, run_options, report, notify)
     return {
         target.split or "": manifest
         for target, manifest in zip(found.targets, manifests, strict=True)

@@ -14,6 +14,7 @@ from shardwriter.inspection.proving.scan import ScanOptions
 from shardwriter.inspection.proving.scan_pool import scan_files
 from shardwriter.inspection.report import SCHEMA, Report, SetReport
 from shardwriter.inspection.told.names import numbered_together
+from shardwriter.progress_bar import Reading, reading_progress
 from shardwriter.shards.locate import find_shard_sets
 from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.splitplan.options import PlanOptions
@@ -31,7 +32,7 @@ def stats(
     label: str | None = None,
     plan: PlanOptions | None = None,
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Reading | bool | None = None,
 ) -> Report:
     """Read shards through and say what is there, what is wrong, and how training will split it.
 
@@ -43,7 +44,8 @@ def stats(
         label: The feature whose values are counted, per shard and in reading order.
         plan: Who will read; without it nothing is said of training.
         workers: Processes that read; by default one a core, where that pays.
-        progress: Called with (bytes of files read, bytes of all files).
+        progress: True shows a bar; or a function called with (bytes of files read, bytes of all
+            files).
 
     Raises:
         OptionError: A path names nothing.
@@ -59,20 +61,19 @@ def stats(
     if isinstance(paths, (str, os.PathLike)):
         paths = [os.fspath(paths)]
     sets = numbered_together(find_shard_sets(list(paths)))
-    tell: Callable[[int], None] | None = None
-    if progress is not None:
-        total_bytes, told = sum(map(_file_bytes, sets)), progress
-
-        def tell(num_bytes: int) -> None:
-            told(num_bytes, total_bytes)
-
     files = [path for found in sets for _, path in found.shards]
     options = ScanOptions(check, features, label, label_sequence=sequence_limit(len(files)))
     scans = counted(sets, options)
     left = [path for path in files if path not in scans]
-    scans.update(zip(left, scan_files(left, options, workers, tell), strict=True))
+    with reading_progress(progress, "reading") as report:
+        tell = None if report is None else _of_all(report, sum(map(_file_bytes, sets)))
+        scans.update(zip(left, scan_files(left, options, workers, tell), strict=True))
     scanned = [[scans[path] for _, path in found.shards] for found in sets]
     return Report(judge(sets, scanned, check, plan), check)
+
+
+def _of_all(report: Reading, total_bytes: int) -> Callable[[int], None]:
+    return lambda num_bytes: report(num_bytes, total_bytes)
 
 
 def _file_bytes(shard_set: ShardSet) -> int:

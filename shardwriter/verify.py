@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.errors import ManifestError, StorageError
 from shardwriter.indexing import open_index
+from shardwriter.progress_bar import Reading, reading_progress
 from shardwriter.shards.locate import find_one
 from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.stats import Finding, Report, stats
 
 
-def verify(
-    path: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
-) -> Report:
+def verify(path: str | os.PathLike[str], *, progress: Reading | bool | None = None) -> Report:
     """Prove a dataset that has a manifest.
 
     Args:
         path: The dataset: ``out/train``, ``out/train@16``, its manifest, or its folder.
-        progress: Called with (bytes of files read, bytes of all files).
+        progress: True shows a bar; or a function called with (bytes of files read, bytes of all
+            files).
 
     Raises:
         OptionError: The path names nothing, or several datasets.
@@ -28,9 +27,9 @@ def verify(
     """
     shard_set = find_one(os.fspath(path))
     manifest = _required_manifest(shard_set)
-    report = stats(
-        os.path.join(shard_set.directory, manifest.pattern.manifest_file), progress=progress
-    )
+    path = os.path.join(shard_set.directory, manifest.pattern.manifest_file)
+    with reading_progress(progress, "proving") as told:
+        report = stats(path, progress=told)
     set_report = report.sets[0]
     for finding in _index_findings(shard_set.directory, manifest):
         set_report.note(finding)

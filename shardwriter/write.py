@@ -17,6 +17,7 @@ from shardwriter.images.options import ImageOptions
 from shardwriter.items.fields import part_names
 from shardwriter.items.indices import item_indices
 from shardwriter.options import DatasetOptions, OnError, Order, RunOptions, changed
+from shardwriter.progress_bar import writing_progress
 from shardwriter.sources.queued import stops_queues
 from shardwriter.splitting import undivided
 from shardwriter.writing import write_all
@@ -48,7 +49,7 @@ def write(
     resume: bool | EllipsisType = ...,
     on_error: OnError | EllipsisType = ...,
     run: RunOptions | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     notify: Notify | None = None,
     images: ImageOptions | None = None,
     names: Sequence[str] | str | None = None,
@@ -94,7 +95,8 @@ def write(
         on_error: ``raise``, or ``skip`` to leave items out that give an error, and list them in
             ``<name>.errors.jsonl``.
         run: How else to carry it out; changes no byte.
-        progress: Told now and then how far the write has come.
+        progress: True shows a bar, on a terminal (on stderr) or in a notebook; or a function that
+            is told now and then how far the write has come.
         notify: Called with hints.
         images: Makes images anew in another size, before the map: ``ImageOptions(max_side=512)``.
             It needs Pillow.
@@ -140,4 +142,5 @@ def write(
         else item_indices(indices, allow_duplicates=allow_duplicates),
     )
     only = undivided(source, format, output, options)
-    return write_all(only.targets, only.select, run_options, progress, notify)[0]
+    with writing_progress(progress) as report:
+        return write_all(only.targets, only.select, run_options, report, notify)[0]

@@ -9,14 +9,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from signal import SIGHUP, SIGINT, SIGTERM
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 
 from shardwriter.errors import ShardwriterError, StorageError, UsageError
-
-if TYPE_CHECKING:
-    from shardwriter.engines import Progress, Work
+from shardwriter.progress_bar import reading_bar as reading_bar
+from shardwriter.progress_bar import writing_bar as writing_bar
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 VerboseOption = Annotated[
@@ -108,98 +107,6 @@ def hint(line: str) -> None:
     """Say something worth knowing on stderr."""
     typer.secho("note: ", fg="yellow", nl=False, err=True)
     typer.echo(line, err=True)
-
-
-@contextmanager
-def writing_bar() -> Iterator[Progress | None]:
-    """Show on stderr, where that is a terminal, how far a write is and where its time goes.
-
-    Yields:
-        A function to tell how far the write has come; None off a terminal.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import MofNCompleteColumn
-
-    from shardwriter.render import bytes_text, rate_text, shares_text
-
-    with _bar("writing", MofNCompleteColumn()) as show:
-
-        def update(work: Work) -> None:
-            size = bytes_text(work.payload_bytes)
-            notes = [work.split or "", shares_text(work.seconds)]
-            if work.num_gaps:
-                notes.append(f"{work.num_gaps:,} skipped")
-            show(
-                work.num_done,
-                work.num_items,
-                lambda s: f"{rate_text(work.num_done, s)}, {size}",
-                "; ".join(filter(None, notes)),
-            )
-
-        yield update
-
-
-@contextmanager
-def reading_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Show bytes read, rate and time left on stderr, where that is a terminal.
-
-    Yields:
-        A function to tell of (bytes read, bytes in all); None off a terminal.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import DownloadColumn
-
-    from shardwriter.render import bytes_text
-
-    with _bar(what, DownloadColumn()) as show:
-
-        def update(done: int, total: int) -> None:
-            show(done, total, lambda s: f"{bytes_text(done / s)}/s")
-
-        yield update
-
-
-class _Show(Protocol):
-    def __call__(
-        self, done: int, total: int | None, rate: Callable[[float], str], note: str = ""
-    ) -> None: ...
-
-
-@contextmanager
-def _bar(what: str, count: Any) -> Iterator[_Show]:
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    rate_column = TextColumn("{task.fields[rate]}")
-    name = TextColumn("{task.description}")
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    bar = Progress(name, BarColumn(bar_width=20), count, rate_column, *times)
-    note_line = Text(style="dim", no_wrap=True, overflow="ellipsis")
-    shown = Group(bar, note_line)
-    with Live(shown, console=Console(stderr=True), transient=True, refresh_per_second=10):
-        task = bar.add_task(what, total=None, rate="")
-
-        def show(
-            done: int, total: int | None, rate: Callable[[float], str], note: str = ""
-        ) -> None:
-            elapsed_s = bar.tasks[0].elapsed or 0
-            text = rate(elapsed_s) if elapsed_s else ""
-            bar.update(task, completed=done, total=total, rate=text)
-            note_line.plain = note
-
-        yield show
 
 
 def print_anything() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,10 +14,8 @@ from shardwriter.cli.common import (
     VerboseOption,
     hint,
     print_json,
-    reading_bar,
     reported,
     terminable,
-    writing_bar,
 )
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
@@ -43,11 +40,10 @@ from shardwriter.cli.write_options import (
     dataset_options,
 )
 from shardwriter.cli.written import what_is_left
+from shardwriter.progress_bar import repairing_bars
 
 if TYPE_CHECKING:
     from shardwriter.dataset.splits import Split
-    from shardwriter.engines import Progress, Work
-    from shardwriter.repair import Reading
     from shardwriter.repairing.report import RepairReport
     from shardwriter.sources import Source
 
@@ -153,7 +149,7 @@ def repair(
             return open_as_split(source, format.value, options.schema, split)
 
         # What a map prints is no result.
-        with terminable(), _bars() as (reading, progress), redirect_stdout(sys.stderr):
+        with terminable(), repairing_bars() as (reading, progress), redirect_stdout(sys.stderr):
             report = repair_dataset(
                 path,
                 out,
@@ -172,26 +168,6 @@ def repair(
             _print(report)
         if not report.is_whole:
             raise typer.Exit(1)
-
-
-@contextmanager
-def _bars() -> Iterator[tuple[Reading | None, Progress | None]]:
-    """Show how far the proving is, and then, in its place, how far the making is."""
-    with ExitStack() as shown:
-        reading = shown.enter_context(reading_bar("proving"))
-        if reading is None:
-            yield None, None
-            return
-        writing: list[Progress | None] = []
-
-        def progress(work: Work) -> None:
-            if not writing:
-                shown.close()
-                writing.append(shown.enter_context(writing_bar()))
-            if writing[0] is not None:
-                writing[0](work)
-
-        yield reading, progress
 
 
 def _print(report: RepairReport) -> None:

@@ -26,6 +26,7 @@ from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.formats.compression import SUFFIXES
 from shardwriter.options import DatasetOptions, OnError, RunOptions, changed
 from shardwriter.plan import check
+from shardwriter.progress_bar import writing_progress
 from shardwriter.resharding.appended import BaseFacts
 from shardwriter.resharding.appending import Appending
 from shardwriter.runs.finished import has_dali, take_finished
@@ -57,7 +58,7 @@ def append(
     resume: bool | EllipsisType = ...,
     on_error: OnError | EllipsisType = ...,
     run: RunOptions | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     notify: Notify | None = None,
 ) -> Manifest:
     """Add items to a finished dataset: item k of the source becomes item T + k of the dataset.
@@ -80,7 +81,7 @@ def append(
             again, as long as it is what was appended last; without ``resume`` it is.
         on_error: ``raise``, or ``skip`` to leave new items out that give an error.
         run: How else to carry it out; changes no byte.
-        progress: Told now and then how far it has come.
+        progress: True shows a bar; or a function that is told now and then how far it has come.
         notify: Called with hints.
 
     Returns:
@@ -100,14 +101,15 @@ def append(
     run_options = changed(
         run, workers=workers, overwrite=overwrite, resume=resume, on_error=on_error
     )
-    return append_dataset(
-        lambda: open_source(source, format, options.schema),
-        os.fspath(out),
-        options,
-        run_options,
-        progress,
-        notify,
-    )
+    with writing_progress(progress) as report:
+        return append_dataset(
+            lambda: open_source(source, format, options.schema),
+            os.fspath(out),
+            options,
+            run_options,
+            report,
+            notify,
+        )
 
 
 def append_dataset(

@@ -12,6 +12,7 @@ from shardwriter.engines import Notify, Progress
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.packing import Deflate
 from shardwriter.options import DatasetOptions, RunOptions, changed
+from shardwriter.progress_bar import writing_progress
 from shardwriter.resharding.merged import open_merged
 from shardwriter.sources.tfrecord import TFRecordFiles
 from shardwriter.writing import write_dataset
@@ -29,7 +30,7 @@ def reshard(
     overwrite: bool | EllipsisType = ...,
     resume: bool | EllipsisType = ...,
     run: RunOptions | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     notify: Notify | None = None,
 ) -> Manifest:
     """Write the records of a dataset anew, byte for byte, as another number of shards.
@@ -49,7 +50,7 @@ def reshard(
         overwrite: Replace a dataset of this name once the new one is whole.
         resume: Go on with a run that was stopped; begin where there is none.
         run: How else to carry it out; changes no byte.
-        progress: Told now and then how far it has come.
+        progress: True shows a bar; or a function that is told now and then how far it has come.
         notify: Called with hints.
 
     Returns:
@@ -64,14 +65,11 @@ def reshard(
     options = DatasetOptions(
         shuffle_seed=shuffle_seed, compression=output.compression, deflate=deflate
     )
-    return write_dataset(
-        lambda: TFRecordFiles(os.fspath(path)),
-        output,
-        options,
-        changed(run, workers=workers, overwrite=overwrite, resume=resume),
-        progress,
-        notify,
-    )
+    run_options = changed(run, workers=workers, overwrite=overwrite, resume=resume)
+    with writing_progress(progress) as report:
+        return write_dataset(
+            lambda: TFRecordFiles(os.fspath(path)), output, options, run_options, report, notify
+        )
 
 
 def merge(
@@ -86,7 +84,7 @@ def merge(
     overwrite: bool | EllipsisType = ...,
     resume: bool | EllipsisType = ...,
     run: RunOptions | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     notify: Notify | None = None,
 ) -> Manifest:
     """Write the records of several datasets as one: those of the first, then of the second, ...
@@ -124,11 +122,13 @@ def merge(
     options = DatasetOptions(
         shuffle_seed=shuffle_seed, compression=output.compression, deflate=deflate
     )
-    return write_dataset(
-        lambda: open_merged([os.fspath(path) for path in paths]),
-        output,
-        options,
-        changed(run, workers=workers, overwrite=overwrite, resume=resume),
-        progress,
-        notify,
-    )
+    run_options = changed(run, workers=workers, overwrite=overwrite, resume=resume)
+    with writing_progress(progress) as report:
+        return write_dataset(
+            lambda: open_merged([os.fspath(path) for path in paths]),
+            output,
+            options,
+            run_options,
+            report,
+            notify,
+        )
