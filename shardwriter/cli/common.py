@@ -1,19 +1,24 @@
-"""What all commands share: errors on stderr with an exit code, and progress on a terminal."""
+"""What all commands share: text on stdout and stderr, errors with an exit code, progress.
+
+All text that a command prints outside of tables goes through :func:`say`, :func:`hint` and
+:func:`reported`: each is given one line, and names in it that hold control characters are escaped.
+"""
 
 from __future__ import annotations
 
-import io
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from shardwriter.errors import ShardwriterError, StorageError, UsageError
+from shardwriter.formats.text import clean
 
 if TYPE_CHECKING:
     from shardwriter.engines import Progress, Work
@@ -65,25 +70,20 @@ def reported(
     try:
         yield
     except ShardwriterError as error:
-        if verbose:
-            traceback.print_exception(error)
-        _say(error)
+        _report(error, verbose=verbose)
         if left is not None and error.exit_code != UsageError.exit_code:
             kept = _told_by(left)
             if kept is not None:
                 hint(kept)
         raise typer.Exit(error.exit_code) from None
-    except BrokenPipeError:
-        raise  # typer ends quietly when the reader of stdout has gone
     except OSError as error:
-        if verbose:
-            traceback.print_exception(error)
-        _say(StorageError(error.strerror or str(error), path=error.filename))
+        failure = StorageError(error.strerror or str(error), path=error.filename)
+        _report(failure, verbose=verbose, raised=error)
         raise typer.Exit(StorageError.exit_code) from None
     except KeyboardInterrupt as error:
         nothing = "nothing was published, and nothing is left behind"
         what = "" if left is None else f": {_told_by(left) or nothing}"
-        typer.echo(f"interrupted{what}", err=True)
+        typer.echo(clean(f"interrupted{what}"), err=True)
         number = error.signal_number if isinstance(error, Terminated) else SIGINT
         raise typer.Exit(128 + number) from None
 
@@ -96,18 +96,30 @@ def _told_by(left: Callable[[], str | None]) -> str | None:
         return None  # there is no such output, and another error has said so
 
 
-def _say(error: ShardwriterError) -> None:
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(str(error), err=True)
+def _report(error: ShardwriterError, *, verbose: bool, raised: BaseException | None = None) -> None:
+    """Print what, where and what to do next; with ``verbose`` the traceback first."""
+    if verbose:
+        lines = "".join(traceback.format_exception(raised or error)).splitlines()
+        typer.echo("\n".join(map(clean, lines)), err=True)
+    where = f"{error.where}: " if error.where else ""
+    _labelled("error: ", f"{where}{error.message}", "red", bold=True)
     if error.hint:
-        typer.secho("  do:  ", fg="green", nl=False, err=True)
-        typer.echo(error.hint, err=True)
+        _labelled("  do:  ", error.hint, "green")
 
 
 def hint(line: str) -> None:
-    """Say something worth knowing on stderr."""
-    typer.secho("note: ", fg="yellow", nl=False, err=True)
-    typer.echo(line, err=True)
+    """Print a line worth knowing on stderr."""
+    _labelled("note: ", line, "yellow")
+
+
+def _labelled(label: str, line: str, color: str, *, bold: bool = False) -> None:
+    typer.secho(label, fg=color, bold=bold, nl=False, err=True)
+    typer.echo(clean(line), err=True)
+
+
+def say(line: str, *, color: str | None = None, bold: bool = False) -> None:
+    """Print a line on stdout."""
+    typer.secho(clean(line), fg=color, bold=bold)
 
 
 @contextmanager
@@ -120,11 +132,9 @@ def writing_bar() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import MofNCompleteColumn
-
     from shardwriter.render import bytes_text, rate_text, shares_text
 
-    with _bar("writing", MofNCompleteColumn()) as show:
+    with _bar("writing") as show:
 
         def update(work: Work) -> None:
             size = bytes_text(work.payload_bytes)
@@ -134,6 +144,7 @@ def writing_bar() -> Iterator[Progress | None]:
             show(
                 work.num_done,
                 work.num_items,
+                "{:,}".format,
                 lambda s: f"{rate_text(work.num_done, s)}, {size}",
                 "; ".join(filter(None, notes)),
             )
@@ -151,66 +162,73 @@ def reading_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import DownloadColumn
-
     from shardwriter.render import bytes_text
 
-    with _bar(what, DownloadColumn()) as show:
+    with _bar(what) as show:
 
         def update(done: int, total: int) -> None:
-            show(done, total, lambda s: f"{bytes_text(done / s)}/s")
+            show(done, total, bytes_text, lambda s: f"{bytes_text(done / s)}/s")
 
         yield update
 
 
 class _Show(Protocol):
     def __call__(
-        self, done: int, total: int | None, rate: Callable[[float], str], note: str = ""
+        self,
+        done: int,
+        total: int | None,
+        count_text: Callable[[int], str],
+        rate: Callable[[float], str],
+        note: str = "",
     ) -> None: ...
 
 
 @contextmanager
-def _bar(what: str, count: Any) -> Iterator[_Show]:
+def _bar(what: str) -> Iterator[_Show]:
     from rich.console import Console, Group
     from rich.live import Live
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
     from rich.text import Text
 
-    rate_column = TextColumn("{task.fields[rate]}")
-    name = TextColumn("{task.description}")
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    bar = Progress(name, BarColumn(bar_width=20), count, rate_column, *times)
+    class Times(ProgressColumn):
+        """``0:00:12, 0:00:30 left``; only the first where the end is not known."""
+
+        def render(self, task: Task) -> Text:
+            elapsed_s, left_s = task.elapsed or 0, task.time_remaining
+            text = f"{timedelta(seconds=int(elapsed_s))}"
+            if left_s is not None and not task.finished:
+                text += f", {timedelta(seconds=int(left_s))} left"
+            return Text(text, style="progress.elapsed")
+
+    columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("count", "rate")]
+    name = TextColumn("{task.description}", markup=False)
+    bar = Progress(name, BarColumn(bar_width=20), *columns, Times())
     note_line = Text(style="dim", no_wrap=True, overflow="ellipsis")
     shown = Group(bar, note_line)
     with Live(shown, console=Console(stderr=True), transient=True, refresh_per_second=10):
-        task = bar.add_task(what, total=None, rate="")
+        task = bar.add_task(what, total=None, count="", rate="")
 
         def show(
-            done: int, total: int | None, rate: Callable[[float], str], note: str = ""
+            done: int,
+            total: int | None,
+            count_text: Callable[[int], str],
+            rate: Callable[[float], str],
+            note: str = "",
         ) -> None:
             elapsed_s = bar.tasks[0].elapsed or 0
             text = rate(elapsed_s) if elapsed_s else ""
-            bar.update(task, completed=done, total=total, rate=text)
-            note_line.plain = note
+            count = count_text(done)
+            if total is not None:
+                count = f"{count}/{count_text(total)}"
+            bar.update(task, completed=done, total=total, count=count, rate=text)
+            note_line.plain = clean(note)
 
         yield show
 
 
-def print_anything() -> None:
-    """Have names that the terminal can not show printed escaped, and not end the command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def print_json(value: Any) -> None:
-    """Print a result for machines."""
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a result for machines: in ASCII, on one line where ``indent`` is None."""
     import json
 
-    typer.echo(json.dumps(value, indent=2, sort_keys=True))
+    text = json.dumps(value, indent=indent, sort_keys=True)
+    typer.echo(text.replace("\x7f", "\\u007f"))  # the one control character that JSON lets pass
