@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from shardwriter.errors import OptionError
+from shardwriter.formats.text import clean
 from shardwriter.quantities import bytes_text, rate_text, shares_text
 
 if TYPE_CHECKING:
@@ -179,35 +180,35 @@ def _in_notebook() -> bool:
 def _terminal_bar(what: str, unit: str, is_transient: bool) -> Iterator[_Show]:
     from rich.console import Console, Group
     from rich.live import Live
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
     from rich.text import Text
 
-    count: Any = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    rate_column = TextColumn("{task.fields[rate]}")
-    name = TextColumn("{task.description}")
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    bar = Progress(name, BarColumn(bar_width=20), count, rate_column, *times)
+    class Times(ProgressColumn):
+        """``0:12, 0:30 left``; only the first where the end is not known."""
+
+        def render(self, task: Task) -> Text:
+            text = _clock(task.elapsed or 0)
+            if task.time_remaining is not None and not task.finished:
+                text += f", {_clock(task.time_remaining)} left"
+            return Text(text, style="progress.elapsed")
+
+    columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("count", "rate")]
+    name = TextColumn("{task.description}", markup=False)
+    bar = Progress(name, BarColumn(bar_width=20), *columns, Times())
     note_line = Text(style="dim", no_wrap=True, overflow="ellipsis")
     shown = Group(bar, note_line)
     console = Console(stderr=True)
     with Live(shown, console=console, transient=is_transient, refresh_per_second=10):
-        task = bar.add_task(what, total=None, rate="")
+        task = bar.add_task(what, total=None, count="", rate="")
 
         def show(
             done: int, total: int | None, rate: Callable[[float], str], note: str = ""
         ) -> None:
             elapsed_s = bar.tasks[0].elapsed or 0
             text = rate(elapsed_s) if elapsed_s else ""
-            bar.update(task, completed=done, total=total, rate=text)
-            note_line.plain = note
+            count = _count_text(unit, done, total)
+            bar.update(task, completed=done, total=total, count=count, rate=text)
+            note_line.plain = clean(note)
 
         yield show
 
@@ -246,8 +247,7 @@ def _notebook_line(
     note: str,
 ) -> dict[str, str]:
     """Return a state of the bar as text and as HTML."""
-    number = bytes_text if unit == "bytes" else "{:,}".format
-    parts = [number(done) if total is None else f"{number(done)}/{number(total)}"]
+    parts = [_count_text(unit, done, total)]
     if elapsed_s > 0:
         parts.append(rate(elapsed_s))
     parts.append(f"{_clock(elapsed_s)} elapsed")
@@ -260,6 +260,11 @@ def _notebook_line(
         "text/plain": f"{what} {text}{tail}",
         "text/html": f"{escape(what)} <progress{known}></progress> {escape(text + tail)}",
     }
+
+
+def _count_text(unit: str, done: int, total: int | None) -> str:
+    number = bytes_text if unit == "bytes" else "{:,}".format
+    return number(done) if total is None else f"{number(done)}/{number(total)}"
 
 
 def _clock(seconds: float) -> str:

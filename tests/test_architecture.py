@@ -378,6 +378,7 @@ FLOORS = {
         "cli.show",
         "cli.stats",
         "cli.stats_options",
+        "cli.streams",
         "cli.verify",
         "cli.write",
         "cli.write_options",

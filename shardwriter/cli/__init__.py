@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 
 from shardwriter.cli.append import append
-from shardwriter.cli.common import print_anything
 from shardwriter.cli.find import find
 from shardwriter.cli.index import index
 from shardwriter.cli.merge import merge
@@ -15,6 +14,7 @@ from shardwriter.cli.reshard import reshard
 from shardwriter.cli.schema import schema
 from shardwriter.cli.show import show
 from shardwriter.cli.stats import stats
+from shardwriter.cli.streams import prepare_streams
 from shardwriter.cli.verify import verify
 from shardwriter.cli.write import write
 
@@ -69,11 +69,11 @@ def _options(
 
 def main() -> None:
     """Run ``shardwriter``."""
-    print_anything()
+    prepare_streams()
     app()
 
 
 def shard_stats() -> None:
     """Run ``shard-stats``."""
-    print_anything()
+    prepare_streams()
     _stats_app()

@@ -10,7 +10,7 @@ import typer
 from shardwriter.cli.beam_args import BeamCommand
 from shardwriter.cli.beam_stats import stats
 from shardwriter.cli.beam_write import reshard, write
-from shardwriter.cli.common import print_anything
+from shardwriter.cli.streams import prepare_streams
 
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
@@ -39,23 +39,23 @@ def main() -> None:
         Options that a job does not list are Beam's: --runner, --project, --region, ...
         """
 
-    print_anything()
+    prepare_streams()
     app(prog_name="python -m shardwriter.beam")
 
 
 def write_shards() -> None:
     """Run ``write``."""
-    print_anything()
+    prepare_streams()
     _app(write)()
 
 
 def shard_stats() -> None:
     """Run ``stats``."""
-    print_anything()
+    prepare_streams()
     _app(stats)()
 
 
 def reshard_shards() -> None:
     """Run ``reshard``."""
-    print_anything()
+    prepare_streams()
     _app(reshard)()

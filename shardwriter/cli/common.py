@@ -1,10 +1,12 @@
-"""What all commands share: errors on stderr with an exit code, and progress on a terminal."""
+"""What all commands share: text on stdout and stderr, errors with an exit code, progress.
+
+All text that a command prints outside of tables goes through :func:`say`, :func:`hint` and
+:func:`reported`: each is given one line, and names in it that hold control characters are escaped.
+"""
 
 from __future__ import annotations
 
-import io
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from shardwriter.errors import ShardwriterError, StorageError, UsageError
+from shardwriter.formats.text import clean
 from shardwriter.progress_bar import reading_bar as reading_bar
 from shardwriter.progress_bar import writing_bar as writing_bar
 
@@ -64,25 +67,20 @@ def reported(
     try:
         yield
     except ShardwriterError as error:
-        if verbose:
-            traceback.print_exception(error)
-        _say(error)
+        _report(error, verbose=verbose)
         if left is not None and error.exit_code != UsageError.exit_code:
             kept = _told_by(left)
             if kept is not None:
                 hint(kept)
         raise typer.Exit(error.exit_code) from None
-    except BrokenPipeError:
-        raise  # typer ends quietly when the reader of stdout has gone
     except OSError as error:
-        if verbose:
-            traceback.print_exception(error)
-        _say(StorageError(error.strerror or str(error), path=error.filename))
+        failure = StorageError(error.strerror or str(error), path=error.filename)
+        _report(failure, verbose=verbose, raised=error)
         raise typer.Exit(StorageError.exit_code) from None
     except KeyboardInterrupt as error:
         nothing = "nothing was published, and nothing is left behind"
         what = "" if left is None else f": {_told_by(left) or nothing}"
-        typer.echo(f"interrupted{what}", err=True)
+        typer.echo(clean(f"interrupted{what}"), err=True)
         number = error.signal_number if isinstance(error, Terminated) else SIGINT
         raise typer.Exit(128 + number) from None
 
@@ -95,29 +93,35 @@ def _told_by(left: Callable[[], str | None]) -> str | None:
         return None  # there is no such output, and another error has said so
 
 
-def _say(error: ShardwriterError) -> None:
-    typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(str(error), err=True)
+def _report(error: ShardwriterError, *, verbose: bool, raised: BaseException | None = None) -> None:
+    """Print what, where and what to do next; with ``verbose`` the traceback first."""
+    if verbose:
+        lines = "".join(traceback.format_exception(raised or error)).splitlines()
+        typer.echo("\n".join(map(clean, lines)), err=True)
+    where = f"{error.where}: " if error.where else ""
+    _labelled("error: ", f"{where}{error.message}", "red", bold=True)
     if error.hint:
-        typer.secho("  do:  ", fg="green", nl=False, err=True)
-        typer.echo(error.hint, err=True)
+        _labelled("  do:  ", error.hint, "green")
 
 
 def hint(line: str) -> None:
-    """Say something worth knowing on stderr."""
-    typer.secho("note: ", fg="yellow", nl=False, err=True)
-    typer.echo(line, err=True)
+    """Print a line worth knowing on stderr."""
+    _labelled("note: ", line, "yellow")
 
 
-def print_anything() -> None:
-    """Have names that the terminal can not show printed escaped, and not end the command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+def _labelled(label: str, line: str, color: str, *, bold: bool = False) -> None:
+    typer.secho(label, fg=color, bold=bold, nl=False, err=True)
+    typer.echo(clean(line), err=True)
 
 
-def print_json(value: Any) -> None:
-    """Print a result for machines."""
+def say(line: str, *, color: str | None = None, bold: bool = False) -> None:
+    """Print a line on stdout."""
+    typer.secho(clean(line), fg=color, bold=bold)
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a result for machines: in ASCII, on one line where ``indent`` is None."""
     import json
 
-    typer.echo(json.dumps(value, indent=2, sort_keys=True))
+    text = json.dumps(value, indent=indent, sort_keys=True)
+    typer.echo(text.replace("\x7f", "\\u007f"))  # the one control character that JSON lets pass

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import VerboseOption, hint, reported
+from shardwriter.cli.common import VerboseOption, hint, print_json, reported, say
+from shardwriter.cli.streams import has_reader
 
 
 def find(
@@ -30,11 +31,9 @@ def find(
     with reported(verbose=verbose):
         from contextlib import closing
         from itertools import islice
-        from json import dumps
 
         from shardwriter.errors import OptionError
         from shardwriter.finding import find_records
-        from shardwriter.formats.text import clean
 
         feature, equals, value = wanted.partition("=")
         if not equals or not feature:
@@ -44,12 +43,14 @@ def find(
             for found in islice(records, 1 if first else limit):
                 num_found += 1
                 if json:
-                    typer.echo(dumps(vars(found), sort_keys=True))
+                    print_json(vars(found), indent=None)
                 else:
-                    typer.echo(
+                    say(
                         f"record {found.index:,}  item {found.source_index:,}  "
-                        f"{clean(found.path)} [{found.record_index:,}]"
+                        f"{found.path} [{found.record_index:,}]"
                     )
+                if not has_reader():
+                    break
         if not num_found:
-            hint(f"no record holds {clean(wanted)}")
+            hint(f"no record holds {wanted}")
             raise typer.Exit(1)

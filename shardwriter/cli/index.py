@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reported
+from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reported, say
 
 
 def index(
@@ -29,4 +29,4 @@ def index(
             print_json(result)
         else:
             more = f" and {len(result['idx']):,} .idx files" if idx else ""
-            typer.echo(f"{result['index']}: {result['num_records']:,} records{more}")
+            say(f"{result['index']}: {result['num_records']:,} records{more}")

@@ -15,6 +15,7 @@ from shardwriter.cli.common import (
     hint,
     print_json,
     reported,
+    say,
     terminable,
 )
 from shardwriter.cli.write_options import (
@@ -180,17 +181,17 @@ def _print(report: RepairReport) -> None:
         elif shard.num_lost:
             lost = f", {shard.num_lost:,} lost"
         why = f" ({shard.state}{': ' + shard.detail if shard.detail else ''})"
-        typer.echo(f"{shard.path}: {would}{shard.action}{why}: {shard.num_records:,} records{lost}")
+        say(f"{shard.path}: {would}{shard.action}{why}: {shard.num_records:,} records{lost}")
     if len(changed) > _MAX_SHARDS:
-        typer.echo(f"... and {len(changed) - _MAX_SHARDS:,} more shards; --json lists them")
+        say(f"... and {len(changed) - _MAX_SHARDS:,} more shards; --json lists them")
     for note in report.notes:
         hint(note)
     if not report.is_dry_run:
         if report.ledger is not None:
-            typer.echo(f"what is lost: {report.ledger}")
-        typer.echo(f"repaired: {report.manifest or report.out}")
+            say(f"what is lost: {report.ledger}")
+        say(f"repaired: {report.manifest or report.out}")
     color = "green" if report.is_whole else "red"
-    typer.secho(report.verdict, fg=color, bold=True)
+    say(report.verdict, color=color, bold=True)
 
 
 def _left(path: str, out: str) -> str | None:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import VerboseOption, hint, reported
+from shardwriter.cli.common import VerboseOption, hint, print_json, reported
+from shardwriter.cli.streams import has_reader
 
 
 def show(
@@ -40,9 +41,7 @@ def show(
         for record in read_some(path, start, count, notify=hint):
             found = True
             if json:
-                import json as json_module
-
-                typer.echo(json_module.dumps(record_json(record), sort_keys=True))
+                print_json(record_json(record), indent=None)
             else:
                 print_record(record)
             if save_images is not None and schema is not None:
@@ -50,6 +49,8 @@ def show(
 
                 saved = save_pictures(record.index, record.features, schema, save_images)
                 num_saved += len(saved)
+            elif not has_reader():
+                break
         if not found:
             raise OptionError(f"there is no record {start}", path=path)
         if save_images is not None:

@@ -13,6 +13,7 @@ from shardwriter.cli.common import (
     hint,
     print_json,
     reported,
+    say,
 )
 from shardwriter.cli.making import make
 from shardwriter.cli.write_options import (
@@ -240,7 +241,7 @@ def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> N
         return
     for target, planned in zip(targets, plans, strict=True):
         if target.split is not None:
-            typer.echo(f"split {target.split}")
+            say(f"split {target.split}")
         _show_plan(planned, target.output.directory, json=json)
 
 
