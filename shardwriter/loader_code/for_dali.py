@@ -47,8 +47,8 @@ def dali_code(facts: Facts) -> str:
     _check(facts)
     if facts.is_sample:
         # Its reader takes no defaults, so features are read as if every record had them.
-        fields = tuple(replace(field, is_sampled=False) for field in facts.fields)
-        facts = replace(facts, fields=fields)
+        as_counted = tuple(replace(field, is_sampled=False) for field in facts.fields)
+        facts = replace(facts, fields=as_counted)
     why_not = {field.name: _why_not(field, facts) for field in facts.fields}
     fields = [field for field in facts.fields if why_not[field.name] is None]
     if not fields:
