@@ -60,6 +60,7 @@ class Made:
     images: tuple[str, ...] = ()
     in_order: bool = True
     frameworks: tuple[str, ...] = ("tensorflow", "torch", "grain", "dali")
+    num_records: int = 1000  # that types are found from
 
     @property
     def texts(self) -> list[str]:
@@ -282,6 +283,45 @@ def lost_manifest(folder: Path) -> Made:
     return Made(folder, "foreign@3", rows, {"score": np.float32("nan")}, images=("image",))
 
 
+def features_absent_later(folder: Path) -> Made:
+    """Files of somebody else whose first records have every feature, and later ones have none."""
+    rng = np.random.default_rng(10)
+    rows: list[Row] = [
+        {
+            "label": np.int64(i),
+            "values": rng.random(3).astype(np.float32),
+            "ids": rng.integers(0, 9, 1 + i % 3).astype(np.int64),
+            "text": b"text %d" % i,
+            "image": rng.integers(0, 256, (HEIGHT, WIDTH, 3)).astype(np.uint8),
+            "image/mask": rng.integers(0, 3, (HEIGHT, WIDTH)).astype(np.uint8),
+            "number": np.int64(i),
+        }
+        for i in range(9)
+    ]
+    pictures = ("image", "image/mask")
+    for number, name in enumerate(rows[0]):
+        if name != "number":
+            del rows[4 + number % 5][name]
+    sw.write(
+        [{n: png(v) if n in pictures else v for n, v in row.items()} for row in rows],
+        folder / "later@3",
+    )
+    os.remove(folder / "later.manifest.json")
+    os.remove(folder / "later.index")
+    fills: Row = {
+        "label": np.int64(0),
+        "values": np.full(3, np.nan, np.float32),
+        "ids": np.zeros(0, np.int64),
+        "text": b"",
+        "image": np.zeros((HEIGHT, WIDTH, 3), np.uint8),
+        "image/mask": np.zeros((HEIGHT, WIDTH), np.uint8),
+    }
+    frameworks = ("tensorflow", "torch", "grain")
+    return Made(
+        folder, "later@3", rows, fills, images=pictures, frameworks=frameworks, num_records=4
+    )
+
+
 def raw_arrays(folder: Path) -> Made:
     """Arrays whose bytes are one value, as a schema may tell."""
     rng = np.random.default_rng(13)
@@ -369,6 +409,7 @@ SETS: dict[str, Callable[[Path], Made]] = {
         with_gaps,
         few,
         lost_manifest,
+        features_absent_later,
         raw_arrays,
         shaped,
         some_without_a_picture,
@@ -448,7 +489,7 @@ def test_the_program_reads_what_was_written(
         if framework not in one.frameworks:
             continue
         here(one.folder)
-        text = sw.loader_code(one.path, framework)
+        text = sw.loader_code(one.path, framework, num_records=one.num_records)
         program = one.folder / f"read_{framework}.py"
         program.write_text(text, encoding="utf-8")
         check_style(program)
@@ -522,6 +563,21 @@ def test_what_dali_can_not_read_is_said(made: dict[str, Made], tmp_path: Path) -
     sw.write([{"x": ["a", "b"]}], tmp_path / "u@1", run=sw.RunOptions(dali_index=True))
     with pytest.raises(OptionError, match="none of its features: DALI reads only the first"):
         sw.loader_code(tmp_path / "u", "dali")
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch", "grain", "dali"])
+def test_the_program_says_how_many_records_its_types_come_from(
+    framework: Framework, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    sw.write([{"x": i} for i in range(9)], f"{path}@1", run=sw.RunOptions(dali_index=True))
+    os.remove(f"{path}.manifest.json")
+    os.remove(f"{path}.index")
+    sampled = sw.loader_code(path, framework, num_records=4).replace("\n# ", " ")
+    assert "Only the first 4 records were read" in sampled
+    assert "--records 9 reads all of them" in sampled
+    assert ("it gets a default" in sampled) == (framework != "dali")
+    assert "those of all of its records" in sw.loader_code(path, framework)
 
 
 def test_many_files_are_not_all_open_at_once(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_how_many_records_were_looked_at_is_told(untold: Path) -> None:
     assert (known.num_counted, known.num_records, known.is_told) == (4, 12, False)
     with pytest.raises(OptionError, match="num_records is 0"):
         sw.read_schema(untold, num_records=0)
-    assert "the first 2 of its records" in sw.loader_code(untold, "torch", num_records=2)
+    assert "Only the first 2 records" in sw.loader_code(untold, "torch", num_records=2)
 
 
 def test_a_set_without_records_has_no_features(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -36,6 +36,7 @@ class Field:
         vocabulary: Names of its values, where it is a class.
         sizes_in: The feature that holds the shape of each record's value; None where the number of
             values tells it. Our own readers keep that feature to themselves.
+        is_sampled: Whether only some of the records were read, so that others may lack it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Field:
     num_unset: int
     vocabulary: tuple[str, ...] = ()
     sizes_in: str | None = None
+    is_sampled: bool = False
 
     @property
     def shape(self) -> Shape | None:
@@ -62,8 +64,13 @@ class Field:
 
     @property
     def is_optional(self) -> bool:
-        """Whether some records have no value of it."""
-        return bool(self.num_absent or self.num_unset)
+        """Whether some records have no value of it, or may have none."""
+        return self.is_sampled or self.num_missing > 0
+
+    @property
+    def num_missing(self) -> int:
+        """Records that were counted and have no value of it."""
+        return self.num_absent + self.num_unset
 
     @property
     def is_number(self) -> bool:
@@ -78,7 +85,7 @@ class Field:
     @property
     def is_picture(self) -> bool:
         """Whether every record has one image file in it, so that it can be decoded."""
-        return self.type.encoding == "image" and self.is_scalar and not self.is_optional
+        return self.type.encoding == "image" and self.is_scalar and not self.num_missing
 
     @property
     def is_mask(self) -> bool:
@@ -129,6 +136,11 @@ class Facts:
     is_told: bool
 
     @property
+    def is_sample(self) -> bool:
+        """Whether types come from the first records only, and not from all or from a manifest."""
+        return not self.is_told and self.num_counted < self.num_records
+
+    @property
     def pictures(self) -> list[Field]:
         """Features that are decoded."""
         return [field for field in self.fields if field.is_picture]
@@ -168,8 +180,9 @@ def find_facts(
             error.path, error.record_index = data.place(0).path, 0
             raise
     sizes_in = shaped_by_others({name: s.type for name, s in known.features.items()})
+    is_sampled = not known.is_told and known.num_counted < known.num_records
     fields = tuple(
-        _field(name, summary, known.num_counted, sizes_in.get(name))
+        replace(_field(name, summary, known.num_counted, sizes_in.get(name)), is_sampled=is_sampled)
         for name, summary in sorted(known.features.items())
         if summary.type.kind is not None and name not in sizes_in.values()
     )

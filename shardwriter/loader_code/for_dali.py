@@ -3,12 +3,14 @@
 What its reader makes of odd records was found by trying it (2.4): a batch in which a record lacks a
 feature fails; a list without a kind is read as nothing where any length is asked for, as
 uninitialised memory where one is fixed, and ends the process where bytes are; of several byte
-strings only the first comes.
+strings only the first comes. The default of a feature is not used: a scalar number that is absent
+is read as 0, and anything else fails.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Final
 
 from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, is_url
@@ -43,6 +45,10 @@ def dali_code(facts: Facts) -> str:
         OptionError: DALI can not read the dataset.
     """
     _check(facts)
+    if facts.is_sample:
+        # Its reader takes no defaults, so features are read as if every record had them.
+        as_counted = tuple(replace(field, is_sampled=False) for field in facts.fields)
+        facts = replace(facts, fields=as_counted)
     why_not = {field.name: _why_not(field, facts) for field in facts.fields}
     fields = [field for field in facts.fields if why_not[field.name] is None]
     if not fields:
@@ -51,7 +57,8 @@ def dali_code(facts: Facts) -> str:
             path=facts.path,
             hint="--code torch or --code grain reads them",
         )
-    lines = opening(facts, "NVIDIA DALI", "pip install nvidia-dali-cuda120 (or -cuda130)")
+    needs = "pip install nvidia-dali-cuda120 (or -cuda130)"
+    lines = opening(facts, "NVIDIA DALI", needs, has_defaults=False)
     for name, reason in why_not.items():
         if reason is not None:
             lines += comment(f"{quoted(name)} is left out: {reason}.")

@@ -20,6 +20,10 @@ _RAW: Final = {"bool": "uint8", "uint32": "int32", "uint64": "int64"}
 # TensorFlow opens two files ahead for each that it reads in turn.
 _MOST_IN_TURN: Final = 256
 _SOME_IN_TURN: Final = 16
+_NO_PICTURE: Final = [
+    "# What a record without a picture gets: one black pixel.",
+    "NO_PICTURE = tf.io.encode_png(tf.zeros([1, 1, 3], tf.uint8)).numpy()",
+]
 
 
 def tensorflow_code(facts: Facts) -> str:
@@ -29,6 +33,8 @@ def tensorflow_code(facts: Facts) -> str:
     lines += ["", "import tensorflow as tf", "", *files(facts), "BATCH_SIZE = 32"]
     if pictures:
         lines.append(IMAGE_SIZE)
+        if facts.is_sample:
+            lines += _NO_PICTURE
     lines += ["", *_features(facts)]
     names = class_names(facts.fields)
     lines += ["", *names] if names else []
@@ -54,7 +60,7 @@ def _features(facts: Facts) -> list[str]:
         wire = _WIRE[field.type.kind or "bytes"]
         if not _is_parsed_whole(field):
             told = "How many values it has varies"
-            if field.is_optional:
+            if field.num_missing:
                 told += f"; {why_absent(field, facts.num_counted)}, which is an empty list here"
             lines += comment(f"{told}.", indent=1)
             lines.append(f"    {quoted(field.name)}: tf.io.RaggedFeature({wire}),")
@@ -64,8 +70,9 @@ def _features(facts: Facts) -> list[str]:
         parts = [literal(shape), wire]
         if field.is_optional:
             default = _default(field, shape)
-            told = f"{why_absent(field, facts.num_counted)}, and are given the default"
-            lines += comment(f"{told}.", indent=1)
+            if field.num_missing:
+                told = f"{why_absent(field, facts.num_counted)}, and are given the default"
+                lines += comment(f"{told}.", indent=1)
             parts.append(f"default_value={default}")
         lines += call(f"{quoted(field.name)}: tf.io.FixedLenFeature(", parts, "),", indent=1)
         lines += _sizes(field)
@@ -100,6 +107,8 @@ def _shaped(field: Field, value: str) -> list[str]:
 
 def _default(field: Field, shape: list[int | None]) -> str:
     """Return what stands for no value: NaN, 0, an empty text, or as many; of raw bytes zeros."""
+    if _is_decoded(field):
+        return "NO_PICTURE"
     if field.is_raw:
         num_values = math.prod(n or 0 for n in field.shape or ())
         return f'b"\\0" * {num_values * np.dtype(field.type.dtype).itemsize}'
@@ -163,7 +172,8 @@ def _decoded(field: Field, this: str) -> list[str]:
             "Of a mask with a palette TensorFlow gives the grey of its colours, not classes.",
             indent=1,
         )
-    decoder = _DECODERS.get(kind, "decode_image")
+    # The default is a PNG, which not every decoder takes, and later records may hold other formats.
+    decoder = "decode_image" if field.is_sampled else _DECODERS.get(kind, "decode_image")
     parts = [this, f"channels={channels}"]
     if decoder == "decode_image":
         parts.append("expand_animations=False")

@@ -11,8 +11,15 @@ MAX_CLASSES = 200  # whose names are printed
 IMAGE_SIZE = "IMAGE_SIZE = (224, 224)  # height and width that pictures are resized to"
 
 
-def opening(facts: Facts, reader: str, needs: str) -> list[str]:
-    """Return the comment at the top: what is read, with what, and what is not known."""
+def opening(facts: Facts, reader: str, needs: str, *, has_defaults: bool = True) -> list[str]:
+    """Return the comment at the top: what is read, with what, and what is not known.
+
+    Args:
+        facts: The dataset.
+        reader: What reads it.
+        needs: What has to be installed.
+        has_defaults: Whether the program has a value for a feature that a record lacks.
+    """
     records = "1 record" if facts.num_records == 1 else f"{facts.num_records:,} records"
     shards = "1 shard" if len(facts.files) == 1 else f"{len(facts.files):,} shards"
     packed = "" if facts.compression == "none" else f" {facts.compression}"
@@ -20,14 +27,21 @@ def opening(facts: Facts, reader: str, needs: str) -> list[str]:
     lines = comment(f"Reads {quoted(facts.path)} with {reader}: {records} in {shards}.")
     lines += comment(f"Needs {needs}.")
     if not facts.is_told:
-        few = facts.num_counted < facts.num_records
-        which = f"the first {facts.num_counted:,}" if few else "all"
-        lines += comment(
-            f"No manifest tells types and shapes: they are those of {which} of its records."
-        )
+        lines += comment(_where_types_come_from(facts, has_defaults))
     for name in facts.never_set:
         lines += comment(f"{quoted(name)} is left out: no record has a value of it.")
     return lines
+
+
+def _where_types_come_from(facts: Facts, has_defaults: bool) -> str:
+    if not facts.is_sample:
+        return "No manifest tells types and shapes: they are those of all of its records."
+    then = "it gets a default" if has_defaults else "the reader fails, or reads 0 for a number"
+    return (
+        f"No manifest tells types and shapes. Only the first {facts.num_counted:,} records were "
+        f"read to find them: where a later record lacks a feature, {then}; features that only "
+        f"later records have are left out. --records {facts.num_records} reads all of them."
+    )
 
 
 def files(facts: Facts) -> list[str]:
@@ -68,5 +82,4 @@ def class_names(fields: Sequence[Field]) -> list[str]:
 
 def why_absent(field: Field, num_counted: int) -> str:
     """Say how many records have no value of an optional feature."""
-    missing = field.num_absent + field.num_unset
-    return f"{missing:,} of {num_counted:,} records have no value"
+    return f"{field.num_missing:,} of {num_counted:,} records have no value"

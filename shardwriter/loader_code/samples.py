@@ -56,11 +56,11 @@ class _Program:
         """Return it."""
         parts = [self._head()]
         if any(field.is_optional for field in self._facts.fields):
-            parts.append(_KNOWN)
+            parts.append(_known(self._facts.is_told))
         if self._images:
             parts.append(self._image())
         if self._masks:
-            parts.append(_MASK)
+            parts.append(self._mask())
         if self._has_prepare:
             parts.append(self._prepare())
         if self._has_collate:
@@ -117,9 +117,25 @@ class _Program:
         return [
             *lines,
             f'    """Decode the bytes of a picture: {told}."""',
+            *self._no_picture("(3, *IMAGE_SIZE)" if self._is_torch else "(*IMAGE_SIZE, 3)"),
             '    picture = Image.open(io.BytesIO(data)).convert("RGB")',
             f"    return np.array(picture.resize(IMAGE_SIZE[::-1])){turned}",
         ]
+
+    def _mask(self) -> list[str]:
+        return [
+            "def mask(data):",
+            '    """Decode the bytes of a mask: a class a pixel, of a palette its indices."""',
+            *self._no_picture("IMAGE_SIZE"),
+            "    picture = Image.open(io.BytesIO(data))",
+            "    return np.array(picture.resize(IMAGE_SIZE[::-1], Image.Resampling.NEAREST))",
+        ]
+
+    def _no_picture(self, shape: str) -> list[str]:
+        """Return what a record without a picture gets, where there may be one: black."""
+        if not self._facts.is_sample:
+            return []
+        return ["    if not data:", f"        return np.zeros({shape}, np.uint8)"]
 
     def _prepare(self) -> list[str]:
         lines = [
@@ -137,12 +153,16 @@ class _Program:
         lines = []
         is_alone = field.is_scalar and not self._facts.is_told  # one value, in a list
         if field.is_optional:
-            told = f"{why_absent(field, self._facts.num_counted)}."
-            lines += comment(told, indent=2)
+            if field.num_missing:
+                told = f"{why_absent(field, self._facts.num_counted)}."
+                lines += comment(told, indent=2)
             default = _default(field)
             parts = [f"features.get({name})", f"[{default}]" if is_alone else default]
-            tail = ")[0]," if is_alone else "),"
-            return lines + call(f"{name}: known(", parts, tail, indent=2)
+            head, tail = f"{name}: known(", ")[0]," if is_alone else "),"
+            if field.is_picture:
+                head = f"{name}: {'mask' if field.is_mask else 'image'}(known("
+                tail = f"{tail[:-1]}),"
+            return lines + call(head, parts, tail, indent=2)
         if is_alone:
             value += "[0]"
         if field.is_picture:
@@ -242,18 +262,14 @@ class _Program:
         ]
 
 
-_KNOWN = [
-    "def known(value, default):",
-    '    """Return a value, or what stands for one that is not there."""',
-    "    return default if value is None else value",
-]
-
-_MASK = [
-    "def mask(data):",
-    '    """Decode the bytes of a mask: a class a pixel, of a palette its indices."""',
-    "    picture = Image.open(io.BytesIO(data))",
-    "    return np.array(picture.resize(IMAGE_SIZE[::-1], Image.Resampling.NEAREST))",
-]
+def _known(is_told: bool) -> list[str]:
+    # Without a schema every value is a list, and may be an empty one.
+    absent = "value is None" if is_told else "value is None or not len(value)"
+    return [
+        "def known(value, default):",
+        '    """Return a value, or what stands for one that is not there."""',
+        f"    return default if {absent} else value",
+    ]
 
 
 def _default(field: Field) -> str:
