@@ -12,13 +12,14 @@ from typing import Any, Final
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import Output, split_outputs
 from shardwriter.dataset.splits import Split, SplitOption, parse_split_option
-from shardwriter.engines import Notify, Progress
+from shardwriter.engines import Progress
 from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.formats.compression import Compression
 from shardwriter.items.fields import part_names
 from shardwriter.items.indices import item_indices
 from shardwriter.items.keys import key_notes
 from shardwriter.items.selection import Selection
+from shardwriter.notices import Notices, Notify
 from shardwriter.options import DatasetOptions, OnError, RunOptions, changed
 from shardwriter.progress_bar import writing_progress
 from shardwriter.sources import Source
@@ -156,6 +157,7 @@ def write_splits(
     overwrite: bool | EllipsisType = ...,
     resume: bool | EllipsisType = ...,
     on_error: OnError | EllipsisType = ...,
+    strict: bool | EllipsisType = ...,
     run: RunOptions | None = None,
     progress: Progress | bool | None = None,
     notify: Notify | None = None,
@@ -188,10 +190,11 @@ def write_splits(
         overwrite: Replace datasets of these names once all new ones are whole.
         resume: Go on with a run of the same job that was stopped.
         on_error: ``raise`` or ``skip``.
+        strict: As of :func:`shardwriter.write`.
         run: How else to carry it out; changes no byte. ``max_errors`` are those of one split.
         progress: True shows a bar; or a function that is told now and then how far the split has
             come that is being written.
-        notify: Called with hints.
+        notify: As for :func:`shardwriter.write`.
         names: As of :func:`shardwriter.write`.
         indices: As of :func:`shardwriter.write`; where the source has splits, of each of them.
         allow_duplicates: As of :func:`shardwriter.write`.
@@ -213,7 +216,12 @@ def write_splits(
     wanted = parse_split_option(split)
     declared = declare(schema)
     run_options = changed(
-        run, workers=workers, overwrite=overwrite, resume=resume, on_error=on_error
+        run,
+        workers=workers,
+        overwrite=overwrite,
+        resume=resume,
+        on_error=on_error,
+        strict=strict,
     )
 
     chosen = None if indices is None else item_indices(indices, allow_duplicates=allow_duplicates)
@@ -233,7 +241,7 @@ def write_splits(
     outputs_of = partial(split_outputs, out, wanted.num_shards, num_shards, compression, tfds=tfds)
     found = split_up(source, format, wanted, outputs_of, options_of, split_seed)
     with writing_progress(progress) as report:
-        manifests = write_all(found.targets, found.select, run_options, report, notify)
+        manifests = write_all(found.targets, found.select, run_options, report, Notices(notify))
     return {
         target.split or "": manifest
         for target, manifest in zip(found.targets, manifests, strict=True)

@@ -42,8 +42,9 @@ from shardwriter.beam.steps import (
     numbers_of,
 )
 from shardwriter.beam.task import Strategy, Task, keyed_task, read_plan, task_of, write_plan
+from shardwriter.data_warnings import as_error, warnings_of
 from shardwriter.dataset.naming import parse_output
-from shardwriter.errors import OptionError
+from shardwriter.errors import OptionError, SourceError
 from shardwriter.items.keys import key_notes
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import Opened, open_source
@@ -197,6 +198,8 @@ class WriteShards(beam.PTransform):
             place_for(self._output, 1, "", self._run)
         plan = None if self._plan is None else read_plan(self._plan)
         source = open_source(self._source, self._format, options.schema)
+        for warning in warnings_of(source) if self._run.strict else ():
+            raise as_error(warning, SourceError)
         is_told = isinstance(self._source, Opened)
         notes = [*([] if is_told else source.notes), *key_notes(source, options)]
         task = task_of(

@@ -18,6 +18,7 @@ from shardwriter.cli.common import (
     say,
     terminable,
 )
+from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     FilterOption,
@@ -161,7 +162,7 @@ def repair(
                 trust_no_crc=trust_no_crc,
                 progress=progress,
                 reading=reading,
-                notify=hint,
+                notices=TerminalNotices(),
             )
         if json:
             print_json(report.to_json())

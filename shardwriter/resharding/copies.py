@@ -8,9 +8,10 @@ from types import EllipsisType
 
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import parse_output
-from shardwriter.engines import Notify, Progress
+from shardwriter.engines import Progress
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.packing import Deflate
+from shardwriter.notices import Notices, Notify
 from shardwriter.options import DatasetOptions, RunOptions, changed
 from shardwriter.progress_bar import writing_progress
 from shardwriter.resharding.merged import open_merged
@@ -51,7 +52,7 @@ def reshard(
         resume: Go on with a run that was stopped; begin where there is none.
         run: How else to carry it out; changes no byte.
         progress: True shows a bar; or a function that is told now and then how far it has come.
-        notify: Called with hints.
+        notify: As for :func:`shardwriter.write`.
 
     Returns:
         The published manifest.
@@ -68,7 +69,12 @@ def reshard(
     run_options = changed(run, workers=workers, overwrite=overwrite, resume=resume)
     with writing_progress(progress) as report:
         return write_dataset(
-            lambda: TFRecordFiles(os.fspath(path)), output, options, run_options, report, notify
+            lambda: TFRecordFiles(os.fspath(path)),
+            output,
+            options,
+            run_options,
+            report,
+            Notices(notify),
         )
 
 
@@ -130,5 +136,5 @@ def merge(
             options,
             run_options,
             report,
-            notify,
+            Notices(notify),
         )
