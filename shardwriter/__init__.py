@@ -26,7 +26,7 @@ from shardwriter.codec.sequence_example import (
     decode_sequence_example,
     encode_sequence_example,
 )
-from shardwriter.dataset.manifest import Manifest, load_manifest
+from shardwriter.dataset.manifest import Manifest
 from shardwriter.errors import (
     DataError,
     DataWarning,
@@ -52,6 +52,7 @@ from shardwriter.readers.opening import open_dataset as open  # noqa: A004
 from shardwriter.repair import repair
 from shardwriter.resharding.append import append
 from shardwriter.resharding.copies import merge, reshard
+from shardwriter.shards.locate import load_manifest
 from shardwriter.sources.queued import END, ItemQueue
 from shardwriter.splitting import write_splits
 from shardwriter.stats import stats

@@ -8,8 +8,7 @@ from shardwriter.dataset.manifest import Manifest
 from shardwriter.errors import ManifestError, StorageError
 from shardwriter.indexing import open_index
 from shardwriter.progress_bar import Reading, reading_progress
-from shardwriter.shards.locate import find_one
-from shardwriter.shards.shard_sets import ShardSet
+from shardwriter.shards.locate import find_one, required_manifest
 from shardwriter.stats import Finding, Report, stats
 
 
@@ -26,7 +25,7 @@ def verify(path: str | os.PathLike[str], *, progress: Reading | bool | None = No
         ManifestError: There is no manifest, or it can not be used.
     """
     shard_set = find_one(os.fspath(path))
-    manifest = _required_manifest(shard_set)
+    manifest = required_manifest(shard_set)
     path = os.path.join(shard_set.directory, manifest.pattern.manifest_file)
     with reading_progress(progress, "proving") as told:
         report = stats(path, progress=told)
@@ -34,17 +33,6 @@ def verify(path: str | os.PathLike[str], *, progress: Reading | bool | None = No
     for finding in _index_findings(shard_set.directory, manifest):
         set_report.note(finding)
     return report
-
-
-def _required_manifest(shard_set: ShardSet) -> Manifest:
-    if shard_set.manifest is None:
-        hint = "a dataset without one is unfinished, or another tool's: shard-stats proves its "
-        raise ManifestError(
-            f"{shard_set.name!r} has no manifest, so there is nothing to hold it against",
-            path=shard_set.directory,
-            hint="; ".join(shard_set.notes) or f"{hint}checksums",
-        )
-    return shard_set.manifest
 
 
 def _index_findings(directory: str, manifest: Manifest) -> list[Finding]:

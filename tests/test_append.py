@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 
 import shardwriter as sw
 from shardwriter.cli import app
-from shardwriter.dataset.manifest import load_manifest
 from shardwriter.dataset.naming import partial_dir
 from shardwriter.errors import (
     CallableError,
@@ -32,6 +31,7 @@ from shardwriter.errors import (
     SchemaConflict,
 )
 from shardwriter.options import RunOptions
+from shardwriter.shards.locate import load_manifest
 
 TOLD = ("job", "source", "order")
 

@@ -67,6 +67,7 @@ FLOORS = {
         "tfds.names",
         "tfds.features",
         "dataset.layout",
+        "dataset.manifest_shape",
         "dataset.permutation",
         "dataset.key_order",
         "stages",

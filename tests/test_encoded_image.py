@@ -10,10 +10,10 @@ import pytest
 from image_files import file_of, opened, photo, picture, pil, pixels
 
 import shardwriter as sw
-from shardwriter.dataset.manifest import load_manifest
 from shardwriter.errors import FeatureError, MissingExtra, SchemaConflict
 from shardwriter.images.encoded import EncodedImage
 from shardwriter.images.saving import save_pictures
+from shardwriter.shards.locate import load_manifest
 
 
 @pytest.mark.parametrize(

@@ -208,10 +208,10 @@ def test_a_folder_without_shards_beside_a_dataset_of_its_name(tmp_path: Path) ->
 
 
 def test_a_manifest_that_can_not_be_read(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: str) -> None:
+    def refuse(self: object, path: str) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("shardwriter.shards.shard_sets.load_manifest", refuse)
+    monkeypatch.setattr("shardwriter.storage.inputs.LocalInputs.read", refuse)
     for path in (dataset, dataset / "t", shard(dataset, 0), dataset / "t.manifest.json"):
         with pytest.raises(StorageError, match="permission denied") as caught:
             find_shard_sets([str(path)])

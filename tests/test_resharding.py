@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 import shardwriter as sw
 from shardwriter.cli import app
-from shardwriter.dataset.manifest import load_manifest
 from shardwriter.errors import DataError, OptionError, SchemaConflict, SourceError
 from shardwriter.formats.tfrecord import TFRecordWriter, frame
 from shardwriter.options import RunOptions
+from shardwriter.shards.locate import load_manifest
 from shardwriter.sources import frame_reading
 from shardwriter.sources.record_file import RecordFile
 from shardwriter.sources.tfrecord import TFRecordFiles

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.dataset.index import Index, dali_index
-from shardwriter.dataset.manifest import Manifest, load_manifest
+from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OptionError, OutputBusy, OutputExists, StorageError
 from shardwriter.formats.tfrecord import TFRecordWriter
@@ -34,6 +34,7 @@ from shardwriter.runs.publication import (
 )
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.runs.snapshot import Snapshot
+from shardwriter.shards.locate import load_manifest
 from shardwriter.shards.shard import ShardFile
 from shardwriter.storage import LocalStorage
 

@@ -23,7 +23,6 @@ from typer.testing import CliRunner
 
 import shardwriter as sw
 from shardwriter.cli import app
-from shardwriter.dataset.manifest import load_manifest
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
     CallableError,
@@ -37,6 +36,7 @@ from shardwriter.features.schema import FeatureSummary
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.runs import publication
+from shardwriter.shards.locate import load_manifest
 from shardwriter.sources.find import open_source
 from shardwriter.storage import LocalStorage
 from shardwriter.tfds.features import TfdsFeature, tfds_feature

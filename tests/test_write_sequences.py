@@ -22,9 +22,9 @@ from shardwriter.codec.sequence_names import (
     list_spelling,
     spoken,
 )
-from shardwriter.dataset.manifest import load_manifest
 from shardwriter.errors import FeatureError, ManifestError, OptionError, SchemaConflict, WireError
 from shardwriter.repairing.recount import recount
+from shardwriter.shards.locate import load_manifest
 
 NAMES = st.text(st.sampled_from("ab[]\\"), max_size=5)
 

@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.dataset.layout import GapRuns
 from shardwriter.errors import ManifestError, SourceChanged
 from shardwriter.formats.compressed_writer import ZLIB_HEAD
 from shardwriter.formats.compression import Compression
@@ -69,7 +70,8 @@ def index_chunks(
     yield head
     for numbers in shards:
         yield numbers.astype("<u8", copy=False).tobytes()
-    yield np.asarray(gaps, dtype="<u8").tobytes()
+    for block in gaps.blocks() if isinstance(gaps, GapRuns) else [np.asarray(gaps)]:
+        yield block.astype("<u8", copy=False).tobytes()
 
 
 def frame_ends(

@@ -8,23 +8,25 @@ known here are kept as they are and written back.
 
 from __future__ import annotations
 
-import os
-import re
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from shardwriter.codec.sequence_names import feature_spelling, list_spelling
-from shardwriter.dataset.layout import from_runs, law_breach, to_runs
+from shardwriter.dataset.layout import GapRuns, law_breach, to_runs
+from shardwriter.dataset.manifest_shape import ManifestShape, Versioned
 from shardwriter.dataset.naming import ShardPattern, pattern_from_template
+from shardwriter.dataset.splits import Split
 from shardwriter.errors import ManifestError
-from shardwriter.features.schema import FeatureSummary, learnt_from_json, schema_from_json
+from shardwriter.features.schema import FeatureSummary, schema_from_json
 from shardwriter.features.schema_text import summary_text
-from shardwriter.formats import canonical
-from shardwriter.formats.compression import SUFFIXES
+from shardwriter.formats import canonical, json_shape
+from shardwriter.formats.text import clean
 
 FORMAT: Final = "shardwriter.manifest/1"
+_SHOWN_NAMES: Final = 5
+_SHOWN_ROWS: Final = 50
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class Manifest:
         pattern: Names of its files.
         num_items: T, items in source order, those without a record included.
         shards: One entry a shard.
-        gaps: Sorted indices of the items without a record.
+        gaps: Sorted indices of the items without a record; of a manifest that was read they are
+            kept as runs (:class:`~shardwriter.dataset.layout.GapRuns`).
         compression: ``{"type": "none"}``, or with the library and member size.
         index: The index file.
         job: Hash of everything that decides the bytes.
@@ -132,6 +135,41 @@ class Manifest:
         types = {feature_spelling(name): found for name, found in self.features.items()}
         types |= {list_spelling(name): f for name, f in (self.feature_lists or {}).items()}
         return {name: summary_text(types[name].type) for name in sorted(types)}
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{value} {what}" for what, value in self._facts().items())
+        names = [*self.schema.get("features", {}), *self.schema.get("feature_lists", {})]
+        shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in names[:_SHOWN_NAMES]]
+        more = ["..."] if len(names) > _SHOWN_NAMES else []
+        return f"<Manifest {clean(self.name)}: {facts}: {clean(', '.join([*shown, *more]))}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks, with everything that comes from data escaped."""
+        rows = [
+            ("dataset", self.name),
+            *self._facts().items(),
+            *((f"feature {name}", text) for name, text in self._feature_texts()),
+        ]
+        cells = (
+            f"<tr><th>{html.escape(clean(what))}</th><td>{html.escape(clean(value))}</td></tr>"
+            for what, value in rows
+        )
+        return f"<table>{''.join(cells)}</table>"
+
+    def _facts(self) -> dict[str, str]:
+        num_features = len(self.schema.get("features", {}))
+        num_features += len(self.schema.get("feature_lists", {}))
+        return {
+            "shards": f"{self.num_shards:,}",
+            "records": f"{self.num_records:,}",
+            "bytes": f"{self.file_bytes:,}",
+            "features": f"{num_features:,}",
+        }
+
+    def _feature_texts(self) -> list[tuple[str, str]]:
+        texts = list(self.type_texts().items())
+        rest = len(texts) - _SHOWN_ROWS
+        return [*texts[:_SHOWN_ROWS], *([("...", f"{rest:,} more")] if rest > 0 else [])]
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as a JSON object."""
@@ -211,77 +249,76 @@ _KNOWN_PARTS: Final = {
 }
 
 
-def load_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """Read and check a manifest.
+def parse_manifest(text: str | bytes, path: str | None = None, index_bytes: int = 0) -> Manifest:
+    """Read and check the text of a manifest.
+
+    Args:
+        text: UTF-8 JSON.
+        path: What errors call it.
+        index_bytes: Size of the index file beside it; 0 where there is none.
 
     Raises:
         ManifestError: It is malformed or contradicts itself.
-        OSError: It can not be read.
     """
-    return parse_manifest(Path(path).read_bytes(), os.fspath(path))
-
-
-def parse_manifest(text: str | bytes, path: str | None = None) -> Manifest:
-    """Read and check the text of a manifest; see :func:`load_manifest`."""
     try:
-        data = canonical.loads(text)
-        if not isinstance(data, dict):
-            raise ValueError("it is no JSON object")
-        if data.get("format") != FORMAT:
-            raise ValueError(f"its format is {data.get('format')!r}, not {FORMAT!r}")
-        manifest = _from_json(data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        manifest = _from_json(_checked(text), index_bytes, path)
+    except ValueError as error:
         raise ManifestError(
-            f"not a manifest that can be used: {what}",
+            f"not a manifest that can be used: {error}",
             path=path,
-            hint="write the dataset again, or restore the manifest that came with it",
+            hint="restore the manifest that came with the dataset, or write the dataset again",
         ) from None
     return manifest
 
 
-def _from_json(data: Mapping[str, Any]) -> Manifest:
-    num_shards = _count(data["num_shards"], "num_shards")
-    num_items = _count(data["num_items"], "num_items")
-    for key in ("compression", "index", "order", "schema", "shards", "skipped", "source"):
-        if not isinstance(data[key], dict):
-            raise ValueError(f"{key} is no object")
-    columns = data["shards"]
+def _checked(text: str | bytes) -> ManifestShape:
+    """Parse a manifest and check its shape; its version first, as another one has another shape."""
+    data = json_shape.read(text, Versioned)
+    if data["format"] != FORMAT:
+        raise ValueError(f"its format is {data['format']!r:.80}, not {FORMAT!r}")
+    return json_shape.check(data, ManifestShape)
+
+
+def _from_json(data: ManifestShape, index_bytes: int, path: str | None) -> Manifest:
+    num_shards, columns, index = data["num_shards"], data["shards"], data["index"]
     pattern = pattern_from_template(columns["files"], num_shards)
     if pattern is None or pattern.name != data["name"]:
-        raise ValueError(f"its file pattern is {columns['files']!r}")
-    names = ["records", "payload_bytes", "file_bytes", "crc32c"]
-    if data["compression"]["type"] not in SUFFIXES:
-        raise ValueError(f"its compression is {data['compression']['type']!r}")
+        raise ValueError(f"its file pattern is {columns['files']!r:.200}")
     compressed = data["compression"]["type"] != "none"
-    if compressed:
-        names.append("file_crc32c")
-    for name in names:
-        if len(columns[name]) != num_shards:
-            raise ValueError(
-                f"shards.{name} has {len(columns[name])} entries for {num_shards} shards"
-            )
+    file_crcs = columns.get("file_crc32c", []) if compressed else [None] * num_shards
+    by_shard: dict[str, Sequence[Any]] = {
+        "records": columns["records"],
+        "payload_bytes": columns["payload_bytes"],
+        "file_bytes": columns["file_bytes"],
+        "crc32c": columns["crc32c"],
+        "file_crc32c": file_crcs,
+    }
+    for name, column in by_shard.items():
+        if len(column) != num_shards:
+            raise ValueError(f"shards.{name} has {len(column)} entries for {num_shards} shards")
     shards = [
-        SealedShard(
-            _count(columns["records"][s], "records"),
-            _count(columns["payload_bytes"][s], "payload_bytes"),
-            _count(columns["file_bytes"][s], "file_bytes"),
-            _crc(columns["crc32c"][s]),
-            _crc(columns["file_crc32c"][s]) if compressed else None,
-        )
-        for s in range(num_shards)
+        SealedShard(n, payload, size, int(crc, 16), None if file_crc is None else int(file_crc, 16))
+        for n, payload, size, crc, file_crc in zip(*by_shard.values(), strict=True)
     ]
-    index = data["index"]
+    if sum(columns["file_bytes"]) >= 1 << 63:
+        raise ValueError(f"its files have {sum(columns['file_bytes']):,} bytes together")
     if index["file"] != pattern.index_file:
-        raise ValueError(f"its index file is {index['file']!r}")
-    gaps = _gaps(data["skipped"]["runs"], num_items)
+        raise ValueError(f"its index file is {index['file']!r:.200}")
+    if data.get("labels") is not None:
+        _check_labels(data)
+    if (split := data["order"].get("split")) is not None:
+        Split.from_json(split)
+    _check_runs("skipped.runs", data["skipped"]["runs"], data["num_items"])
+    if "repaired" in data:
+        _check_runs("repaired.lost", data["repaired"]["lost"], data["num_items"])
+    gaps = GapRuns(data["skipped"]["runs"], index_bytes, path)
     manifest = Manifest(
         pattern,
-        num_items,
+        data["num_items"],
         shards,
         gaps,
         data["compression"],
-        IndexEntry(index["file"], _count(index["file_bytes"], "file_bytes"), _crc(index["crc32c"])),
+        IndexEntry(index["file"], index["file_bytes"], int(index["crc32c"], 16)),
         data["job"],
         data["source"],
         data["order"],
@@ -290,17 +327,33 @@ def _from_json(data: Mapping[str, Any]) -> Manifest:
         data.get("metadata", {}),
         _unknown(data),
     )
-    learnt_from_json(manifest.schema)
     if len(gaps) != data["skipped"]["count"]:
         raise ValueError(f"skipped.count is {data['skipped']['count']}, its runs hold {len(gaps)}")
-    for key in ("num_records", "payload_bytes"):
-        if getattr(manifest, key) != data[key]:
-            raise ValueError(f"{key} is {data[key]}, its shards sum up to {getattr(manifest, key)}")
-    breach = law_breach([shard.num_records for shard in shards], manifest.num_items, gaps)
+    totals = {"num_records": manifest.num_records, "payload_bytes": manifest.payload_bytes}
+    claimed = {"num_records": data["num_records"], "payload_bytes": data["payload_bytes"]}
+    for name, total in totals.items():
+        if total != claimed[name]:
+            raise ValueError(f"{name} is {claimed[name]}, its shards sum up to {total}")
+    breach = law_breach(columns["records"], manifest.num_items, gaps)
     if breach is not None:
         shard, expected, count = breach
         raise ValueError(f"shard {shard} has {count} records, the law gives {expected}")
     return manifest
+
+
+def _check_labels(data: ManifestShape) -> None:
+    """Refuse label counts that contradict each other."""
+    labels = data["labels"]
+    assert labels is not None
+    counts, by_shard = labels["counts"], labels.get("shards")
+    if sum(counts.values()) >= 1 << 63:
+        raise ValueError(f"its labels are counted {sum(counts.values()):,} times together")
+    if by_shard is not None and (
+        by_shard.keys() != counts.keys()
+        or any(len(row) != data["num_shards"] for row in by_shard.values())
+        or any(sum(row) > counts[label] for label, row in by_shard.items())
+    ):
+        raise ValueError("labels.shards does not divide labels.counts by the shards")
 
 
 def _unknown(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -313,29 +366,16 @@ def _unknown(data: Mapping[str, Any]) -> dict[str, Any]:
     return extra
 
 
-def _gaps(runs: Any, num_items: int) -> list[int]:
-    """Turn runs into gaps, once it is known that they are in order and within the items."""
+def _check_runs(name: str, runs: Sequence[tuple[int, int]], num_items: int) -> None:
+    """Refuse runs that are not in order, or not of these items."""
     stop = 0
     for first, count in runs:
-        if _count(first, "a run's first item") < stop or _count(count, "a run's length") < 1:
-            raise ValueError(f"skipped.runs has {[first, count]} out of order")
+        if first < stop or count < 1:
+            raise ValueError(f"{name} has {[first, count]} out of order")
         stop = first + count
-    if stop > num_items:
-        raise ValueError(f"skipped.runs goes to item {stop - 1:,} of {num_items:,}")
-    return from_runs(runs)
-
-
-def _crc(text: Any) -> int:
-    if not isinstance(text, str) or not re.fullmatch("[0-9a-f]{8}", text):
-        raise ValueError(f"{text!r} is no CRC of 8 hex digits")
-    return int(text, 16)
+        if stop > num_items:
+            raise ValueError(f"{name} goes to item {stop - 1:,} of {num_items:,}")
 
 
 def _hex(crc: int) -> str:
     return f"{crc:08x}"
-
-
-def _count(value: Any, name: str) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{name} is {value!r}")
-    return value

@@ -23,8 +23,9 @@ from decimal import Decimal
 from fractions import Fraction
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypedDict
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +38,7 @@ MAX_SPLITS: Final = 255
 _PERSON: Final = b"shardwriter.splt"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _ENTRY: Final = re.compile(r"(?P<name>[^=@]*)(?:=(?P<fraction>[^=@]*))?(?:@(?P<n>[^=@]*))?")
+_EXACT: Final = r"^(1|0?\.[0-9]+)$"  # no exponent, which could make a number of 10^9 digits
 _DECIMAL: Final = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
 _SHARDS: Final = re.compile(r"[1-9][0-9]{0,5}|auto")
 _GRAMMAR: Final = (
@@ -46,6 +48,18 @@ _GRAMMAR: Final = (
 
 Fractions = tuple[tuple[str, str], ...]
 """Names and exact decimals, in the order in which they divide the range of hashes."""
+
+
+class _SplitEntryKeys(TypedDict):
+    name: str
+
+
+class SplitEntry(_SplitEntryKeys, total=False):
+    """A manifest's ``order.split``."""
+
+    fractions: list[tuple[str, Annotated[str, msgspec.Meta(pattern=_EXACT)]]]
+    seed: int
+    feature: str
 
 
 @dataclass(frozen=True)
@@ -93,9 +107,18 @@ class Split:
         }
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Split:
-        """Read a manifest's ``order.split``."""
+    def from_json(cls, entry: SplitEntry) -> Split:
+        """Read a manifest's ``order.split``.
+
+        Raises:
+            ValueError: Its fractions do not divide the items, or its seed is none.
+        """
         fractions = tuple((name, fraction) for name, fraction in entry.get("fractions", ()))
+        if fractions:
+            names = [name for name, _ in fractions]
+            is_whole = sum((Fraction(fraction) for _, fraction in fractions), Fraction()) == 1
+            if len({*names}) < len(names) or entry["name"] not in names or not is_whole:
+                raise ValueError("its split's fractions do not sum to 1, or are of other names")
         return cls(entry["name"], fractions, entry.get("seed", 0))
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardwriter.codec.raw_array import RawArray
+from shardwriter.errors import ManifestError
 
 MAX_CELLS: Final = 1_000_000  # shards x labels that are counted per shard
 MAX_LABELS: Final = 100_000  # a feature with more values is no label
@@ -151,13 +152,23 @@ class LabelCounts:
         """Return the counts that a manifest has, of a feature of this kind.
 
         It does not tell where a label stood first, so labels do not count as sorted.
+
+        Raises:
+            ManifestError: A label is no value of such a feature.
         """
         counts = cls(entry["feature"], num_shards)
         shards = entry.get("shards")
         counts._per_shard = shards is not None
         read = {"int64": int, "float": float}.get(kind or "", str)
         for spelled, count in entry["counts"].items():
-            key = math.nan if spelled == "nan" and read is float else read(spelled)
+            try:
+                key = math.nan if spelled == "nan" and read is float else read(spelled)
+            except ValueError:
+                raise ManifestError(
+                    f"the manifest counts the label {spelled!r:.80}, which is no {kind}",
+                    hint="restore the manifest that came with the dataset, or write it again",
+                    feature=counts.feature,
+                ) from None
             row = None if shards is None else list(shards[spelled])
             counts._labels[key] = _Label(spelled, count, row, 0, 0)
         return counts

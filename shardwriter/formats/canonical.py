@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from typing import Any
 
 
@@ -22,7 +23,12 @@ def loads(text: str | bytes) -> Any:
         ValueError: It is no JSON, has a key twice, a number that is none, or nests too deep.
     """
     try:
-        return json.loads(text, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
+        return json.loads(
+            text,
+            object_pairs_hook=unique_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
     except RecursionError:
         raise ValueError("it nests too deep") from None
 
@@ -34,6 +40,13 @@ def digest(value: Any) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (math.inf, -math.inf):
+        raise ValueError(f"{text:.20} is more than a float holds")
+    return number
 
 
 class RepeatedKey(ValueError):

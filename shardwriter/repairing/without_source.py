@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from shardwriter.dataset.index import dali_index
-from shardwriter.dataset.layout import Gaps, from_runs, law_breach, to_runs
+from shardwriter.dataset.layout import GapRuns, Gaps, law_breach, to_runs
 from shardwriter.dataset.manifest import Manifest, SealedShard
 from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, ledger_file, lost_file
 from shardwriter.errors import LawViolation, OutputExists, StorageError
@@ -245,7 +245,7 @@ def _repaired(told: Manifest | None, lost: list[int]) -> dict[str, Any]:
     A dataset that is repaired twice is still what is left of the first one.
     """
     before = {} if told is None else told.extra.get("repaired", {})
-    earlier = from_runs(before.get("lost", []))
+    earlier = GapRuns(before.get("lost", []))
     job = before.get("job", None if told is None else told.job)
     return {"job": job, "lost": to_runs(sorted({*earlier, *lost}))}
 

@@ -8,19 +8,21 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import (
     DALI_INDEX_SUFFIX,
     MAX_SHARDS,
     dataset_name,
     partial_dir,
 )
-from shardwriter.errors import OptionError, SourceError
+from shardwriter.errors import ManifestError, OptionError, SourceError
 from shardwriter.shards.shard_sets import (
     MANIFEST_SUFFIX,
     Folder,
     ShardSet,
     by_pattern,
     is_manifest,
+    load,
     looks_like_records,
     manifest_of,
     says_records,
@@ -91,6 +93,48 @@ def find_one(path: str) -> ShardSet:
             hint += ", or make shards of all: `shardwriter write` takes such files as its source"
         raise OptionError(f"{path} holds {len(sets)} datasets ({names})", hint=hint)
     return sets[0]
+
+
+def load_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Return the manifest of a dataset.
+
+    Args:
+        path: The dataset (``out/train`` or ``out/train@16``), the folder of a single one, a file
+            of it, or the manifest itself (``out/train.manifest.json``); also at a URL.
+
+    Raises:
+        SourceError: There is nothing of this name.
+        OptionError: The folder holds several datasets.
+        ManifestError: The dataset has no manifest, or it can not be used.
+        StorageError: It can not be read.
+    """
+    path = os.fspath(path)
+    inputs = inputs_for(path)
+    if inputs.is_file(path) and path.endswith(".json"):
+        return load(path)
+    if not inputs.exists(path) and not _by_name(path):
+        raise SourceError(
+            "there is no such dataset, folder or manifest",
+            path=path,
+            hint="give a dataset (out/train), its folder, or its out/train.manifest.json",
+        )
+    return required_manifest(find_one(path))
+
+
+def required_manifest(shard_set: ShardSet) -> Manifest:
+    """Return the manifest of a set.
+
+    Raises:
+        ManifestError: It has none.
+    """
+    if shard_set.manifest is None:
+        hint = "a dataset without one is unfinished, or another tool's: shard-stats proves its "
+        raise ManifestError(
+            f"{shard_set.name!r} has no manifest, so there is nothing to hold it against",
+            path=shard_set.directory,
+            hint="; ".join(shard_set.notes) or f"{hint}checksums",
+        )
+    return shard_set.manifest
 
 
 # -- by path ---------------------------------------------------------------------------------------

@@ -8,19 +8,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from shardwriter.dataset.manifest import Manifest, load_manifest, parse_manifest
+from shardwriter.dataset.layout import MOST_GAPS
+from shardwriter.dataset.manifest import Manifest, parse_manifest
 from shardwriter.dataset.naming import (
     DALI_INDEX_SUFFIX,
     MAX_SHARDS,
     TFRECORD_PARTS,
     ShardPattern,
-    is_url,
     manifest_file,
     parse_shard_file,
 )
 from shardwriter.errors import SourceError
 from shardwriter.formats.compression import SUFFIXES
-from shardwriter.storage.inputs import inputs_for
+from shardwriter.storage.inputs import inputs_for, split
 from shardwriter.storage.local import storage_errors
 
 MANIFEST_SUFFIX: Final = ".manifest.json"
@@ -222,12 +222,23 @@ def is_manifest(file_name: str) -> bool:
 
 
 def load(path: str) -> Manifest:
-    """Read a manifest; what the file system says is a StorageError."""
+    """Read a manifest's file.
+
+    Raises:
+        ManifestError: It is malformed or contradicts itself.
+        StorageError: It can not be read.
+    """
+    inputs = inputs_for(path)
     with storage_errors(path):
-        if not is_url(path):
-            return load_manifest(path)
-        _, text = inputs_for(path).read(path)
-    return parse_manifest(text, path)
+        _, text = inputs.read(path)
+    manifest = parse_manifest(text, path)
+    if len(manifest.gaps) <= MOST_GAPS:
+        return manifest
+    # Only so many gaps make it worth another request.
+    index_path = os.path.join(split(path)[0], manifest.index.file)
+    with storage_errors(index_path):
+        index_bytes = inputs.stat(index_path).st_size if inputs.is_file(index_path) else 0
+    return parse_manifest(text, path, index_bytes)
 
 
 def manifest_of(directory: str, pattern: ShardPattern) -> Manifest | None:
