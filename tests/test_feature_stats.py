@@ -57,6 +57,64 @@ def test_many_zeros_among_floats_are_zero_quantiles():
     assert found["0.75"] == pytest.approx(np.quantile(values, 0.75), rel=0.02)
 
 
+@pytest.mark.parametrize("padding", [-1, -2.1179039478302, 1e-8, 77])
+@pytest.mark.parametrize("num_pieces", [1, 7])
+def test_a_repeated_value_is_its_quantiles_exactly(padding, num_pieces):
+    rng = np.random.default_rng(0)
+    is_float = not isinstance(padding, int) or padding < 0
+    many = rng.normal(size=20_000) if is_float else rng.integers(-(2**40), 2**40, 20_000)
+    values = many.astype(np.float32 if is_float else np.int64)
+    values[rng.permutation(values.size)[:14_000]] = padding
+    pieces = [
+        numbers_of([piece], is_float=is_float) for piece in np.array_split(values, num_pieces)
+    ]
+    whole = pieces[0]
+    for piece in pieces[1:]:
+        whole.merge(piece)
+    assert not whole.histogram.is_exact
+    found = whole.to_json()
+    for share in np.flatnonzero(np.quantile(values, QUANTILES) == values.dtype.type(padding)):
+        exact = found["quantiles"][str(QUANTILES[share])]
+        assert values.dtype.type(exact) == values.dtype.type(padding)
+    assert 0 < found["quantile_rank_error"] < 0.02
+
+
+@settings(max_examples=80)
+@given(
+    seed=st.integers(0, 999),
+    size=st.integers(1, 9000),
+    kind=st.sampled_from(["normal", "lognormal", "few", "tiny", "integers", "ids"]),
+    repeated=st.lists(st.floats(0, 1), max_size=3),
+    num_pieces=st.integers(1, 5),
+)
+def test_quantiles_are_within_the_error_that_is_reported(seed, size, kind, repeated, num_pieces):
+    rng = np.random.default_rng(seed)
+    values = {
+        "normal": lambda: rng.normal(size=size).astype(np.float32),
+        "lognormal": lambda: rng.lognormal(0, 9, size).astype(np.float32),
+        "few": lambda: rng.integers(-9, 9, size).astype(np.float32),
+        "tiny": lambda: rng.normal(0, 1e-41, size).astype(np.float32),
+        "integers": lambda: rng.integers(-3000, 3000, size),
+        "ids": lambda: rng.integers(-(2**40), 2**40, size),
+    }[kind]()
+    for share in repeated:
+        values[rng.random(size) < share] = values[0]
+    pieces = np.array_split(values, num_pieces)
+    is_float = values.dtype.kind == "f"
+    stats = numbers_of([pieces[0]], is_float=is_float)
+    for piece in pieces[1:]:
+        if piece.size:
+            stats.merge(numbers_of([piece], is_float=is_float))
+    found = stats.to_json()
+    error = found["quantile_rank_error"]
+    assert error == 0 or not stats.histogram.is_exact
+    wide = values.astype(np.float64)
+    for share, value in found["quantiles"].items():
+        low, high = np.quantile(wide, np.clip([float(share) - error, float(share) + error], 0, 1))
+        rounding = 1e-10 * max(abs(low), abs(high))
+        assert low - rounding <= value <= high + rounding
+
+
 @pytest.mark.parametrize("base", [2**53, 1_700_000_000_000_000_000, -(2**62)])
 @pytest.mark.parametrize("spread", [1, 5, 10**6])
 def test_large_integers_near_each_other_keep_what_they_differ_in(base, spread):
@@ -155,7 +213,7 @@ def test_quantiles_and_counts_of_many_integers(limit):
 @given(
     seed=st.integers(0, 999),
     cuts=st.lists(st.integers(0, 6000), max_size=5),
-    kind=st.sampled_from(["few", "many", "integers", "ids"]),
+    kind=st.sampled_from(["few", "many", "padded", "integers", "ids"]),
     backwards=st.booleans(),
 )
 def test_numbers_merge_in_any_grouping(seed, cuts, kind, backwards):
@@ -163,6 +221,7 @@ def test_numbers_merge_in_any_grouping(seed, cuts, kind, backwards):
     values = {
         "few": lambda: rng.integers(0, 200, 6000).astype(np.float32),
         "many": lambda: rng.normal(size=6000).astype(np.float32),
+        "padded": lambda: np.maximum(rng.normal(size=6000), 0.7123).astype(np.float32),
         "integers": lambda: rng.integers(0, 3000, 6000),
         "ids": lambda: rng.integers(-(2**62), 2**62, 6000),
     }[kind]()

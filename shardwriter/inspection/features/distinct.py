@@ -96,8 +96,8 @@ class TopValues:
         if len(self.counts) > (MAX_EXACT if self.is_exact else MAX_TOP):
             self._prune()
 
-    def add_array(self, values: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Add different integers with their counts, of which nearly all may be rare."""
+    def add_array(self, values: NDArray[Any], counts: NDArray[np.int64]) -> None:
+        """Add different numbers with their counts, of which nearly all may be rare."""
         if values.size > MAX_EXACT:
             # Pruned before they become objects; what is taken off here is missed.
             cut = int(np.partition(counts, -MAX_TOP - 1)[-MAX_TOP - 1])

@@ -59,7 +59,7 @@ class NumberStats:
         self._squares = 0.0  # of the distances from the mean
         self.histogram = ValueHistogram(is_float)
         self._distinct = DistinctValues()  # filled when the histogram is no longer exact
-        self._top = TopValues()  # likewise, of integers
+        self._top = TopValues()  # likewise; of floats those that repeat most, for the quantiles
 
     @property
     def mean(self) -> float:
@@ -141,10 +141,11 @@ class NumberStats:
 
     def _take_floats(self, values: NDArray[np.float32]) -> None:
         before = self._kept()
-        self.histogram.add_floats(values)
+        repeated = self.histogram.add_floats(values)
         if self.histogram.is_exact:
             return
         self._spill(before)
+        self._top.add(repeated)
         hashed = hash_halves((values + np.float32(0)).view(np.uint32))
         if self._distinct.is_full:
             hashed = hashed[hashed < np.uint32(int(self._distinct.hashes[-1]) >> 32)]
@@ -173,7 +174,7 @@ class NumberStats:
             )
         else:
             self._distinct.add(hash_words(values.view(np.uint64)))
-            self._top.add_array(values, counts)
+        self._top.add_array(values, counts)
 
     def merge(self, other: NumberStats) -> None:
         """Add the statistics of other numbers of the same kind."""
@@ -205,11 +206,14 @@ class NumberStats:
             "num_inf": self.num_inf,
             "num_nan": self.num_nan,
             "num_zero": self.num_zero,
+            "quantile_rank_error": None,
             "quantiles": None,
             "std": None,
         }
         if self.min is not None and self.max is not None:
-            found = self.histogram.quantiles(QUANTILES, self.min, self.max)
+            repeated = {**self._top.counts, 0: self.num_zero} if self.num_zero else self._top.counts
+            found, error = self.histogram.quantiles(QUANTILES, self.min, self.max, repeated)
+            entry["quantile_rank_error"] = _rounded(error)
             entry["mean"], entry["std"] = self._rounded_mean(), _rounded(self.std)
             # Large integers may differ in the digits behind; quantiles have no rest of a sum.
             entry["quantiles"] = {
@@ -242,6 +246,8 @@ class NumberStats:
         if self.histogram.is_exact:
             values, counts = self.histogram.values.tolist(), self.histogram.counts.tolist()
             return rank(zip(values, counts, strict=True), num_values), 0
+        if self._is_float:
+            return [], 0
         return self._top.most_common(num_values), self._top.num_missed
 
     def __getstate__(self) -> dict[str, Any]:

@@ -9,14 +9,14 @@ side by side, in any division, merge into what one pass would have given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 MAX_BUCKETS: Final = 1024
-_SMALLEST_NORMAL: Final = 2.0**-126  # of float32; no bucket from 0 on goes beyond
+_CROWD: Final = 32  # a value that makes one in so many of a batch is looked for
 _DENSE: Final = 1 << 16  # a range of keys that is counted with an array as long
 
 
@@ -49,11 +49,24 @@ class ValueHistogram:
         """The numbers of an exact histogram, ascending: ``int64[m]`` or ``float32[m]``."""
         return _float32_of(self.keys) if self._is_float else self.keys
 
-    def add_floats(self, values: NDArray[np.float32]) -> None:
-        """Add floats; -0.0 counts as 0.0."""
-        bits = (values + np.float32(0)).view(np.int32)
-        keys = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-        self._add(*count_integers(keys >> self.shift if self.shift else keys))
+    def add_floats(self, values: NDArray[np.float32]) -> dict[float, int]:
+        """Add floats; -0.0 counts as 0.0.
+
+        Returns:
+            Those that make at least one in `_CROWD` of the values, with their counts.
+        """
+        keys = _keys_of_floats(values)
+        buckets = keys >> self.shift if self.shift else keys
+        found, counts = count_integers(buckets)
+        self._add(found, counts)
+        # Only a range with so many can hold such a value, and few ranges have so many.
+        crowded = found[counts * _CROWD >= values.size]
+        if not crowded.size:
+            return {}
+        found, counts = count_integers(keys[np.isin(buckets, crowded)])
+        frequent = counts * _CROWD >= values.size
+        floats = _float32_of(found[frequent]).tolist()
+        return dict(zip(floats, counts[frequent].tolist(), strict=True))
 
     def add_integers(self, values: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         """Add different integers, ascending, with their counts."""
@@ -94,35 +107,78 @@ class ValueHistogram:
         self.keys, self.counts = self.at_shift(shift)
         self.shift = shift
 
-    def quantiles(self, shares: Sequence[float], low: float, high: float) -> list[float]:
+    def quantiles(
+        self,
+        shares: Sequence[float],
+        low: float,
+        high: float,
+        repeated: Mapping[float, int] | Mapping[int, int],
+    ) -> tuple[list[float], float]:
         """Return quantiles, linear between neighbours as ``numpy.quantile`` has them.
 
         Where the histogram is not exact they are inside the right bucket: near in rank, or near in
-        value where one bucket holds many numbers.
+        value where one bucket holds many numbers. A repeated value that fills most of its bucket is
+        found exactly.
 
         Args:
             shares: Between 0 and 1.
             low: The smallest number.
             high: The largest.
+            repeated: Numbers with how often they come, at least.
+
+        Returns:
+            The quantiles; and the largest rank error e among them, a share of all numbers: the
+            quantile of share q lies between the true ones of q - e and q + e.
         """
         totals = np.cumsum(self.counts)
         lower, upper = self._edges(low, high)
+        majorities = self._majorities(repeated)
 
-        def at(index: int) -> float:
+        def at(index: int) -> tuple[float, int]:
+            """Return the number of a rank, and by how many ranks it may be wrong."""
             bucket = int(np.searchsorted(totals, index, side="right"))
+            first, behind = float(lower[bucket]), float(upper[bucket])
+            if first == behind:
+                return first, 0
             count = int(self.counts[bucket])
-            inside = (index - (int(totals[bucket]) - count) + 0.5) / count
-            return float(lower[bucket] + (upper[bucket] - lower[bucket]) * inside)
+            inside = index - (int(totals[bucket]) - count)
+            value, at_least = majorities.get(bucket, (0, 0))
+            # All others of the bucket may lie below the value, or above it.
+            if count - at_least <= inside < at_least:
+                return float(value), 0
+            return first + (behind - first) * ((inside + 0.5) / count), count
 
         found = []
+        most_off = 0
+        last = int(totals[-1]) - 1
         for share in shares:
-            place = share * (int(totals[-1]) - 1)
+            place = share * last
             index = int(place)
-            value = at(index)
+            value, off = at(index)
+            most_off = max(most_off, off)
             if place > index:
-                value += (at(index + 1) - value) * (place - index)
+                behind, off = at(index + 1)
+                most_off = max(most_off, off)
+                value += (behind - value) * (place - index)
             found.append(value)
-        return found
+        return found, min(1.0, most_off / last) if last else 0.0
+
+    def _majorities(
+        self, repeated: Mapping[float, int] | Mapping[int, int]
+    ) -> dict[int, tuple[float, int]]:
+        """Return the value that fills more than half of a bucket, and its count, by bucket."""
+        if self.shift == 0 or not repeated:
+            return {}
+        if self._is_float:
+            keys = _keys_of_floats(np.fromiter(repeated, np.float32, len(repeated)))
+        else:
+            keys = _keys_of_integers(np.fromiter(repeated, np.int64, len(repeated)))
+        buckets = np.searchsorted(self.keys, keys >> self.shift).tolist()
+        return {
+            bucket: (value, at_least)
+            for bucket, (value, at_least) in zip(buckets, repeated.items(), strict=True)
+            if 2 * at_least > self.counts[bucket]
+        }
 
     def at_shift(self, shift: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return keys and counts as they are with a shift that is as large or larger."""
@@ -138,9 +194,6 @@ class ValueHistogram:
         lower, upper = self.keys << self.shift, (self.keys + 1) << self.shift
         if self._is_float:
             bounds = _float32_of(lower), _float32_of(upper)
-            if max(-low, high) >= _SMALLEST_NORMAL:
-                # Beside normal numbers, what shares a bucket with 0 is nearly always 0 itself.
-                bounds[1][self.keys == 0] = 0
         else:
             first = np.ceil(_float64_of(lower))  # the first and the last integer of each range
             bounds = first, np.maximum(first, np.ceil(_float64_of(upper)) - 1)
@@ -188,6 +241,13 @@ def _sum_equal(
         return keys, counts
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     return keys[starts], np.add.reduceat(counts, starts)
+
+
+def _keys_of_floats(values: NDArray[np.float32]) -> NDArray[np.int32]:
+    """Return the bits of floats, in their order."""
+    bits = (values + np.float32(0)).view(np.int32)
+    keys: NDArray[np.int32] = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return keys
 
 
 def _keys_of_integers(values: NDArray[np.int64]) -> NDArray[np.int64]:
