@@ -97,7 +97,7 @@ def _told_by(left: Callable[[], str | None]) -> str | None:
 
 def _say(error: ShardwriterError) -> None:
     typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    typer.echo(str(error), err=True)
+    typer.echo(error.summary, err=True)
     if error.hint:
         typer.secho("  do:  ", fg="green", nl=False, err=True)
         typer.echo(error.hint, err=True)
