@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from shardwriter.errors import OptionError
+from shardwriter.errors import OptionError, reason
 
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -63,7 +63,7 @@ def import_reference(text: str, option: str) -> Any:
 
 def _broken(option: str, module_name: str, error: Exception) -> OptionError:
     return OptionError(
-        f"{option}: importing {module_name!r} raised {type(error).__name__}: {error}",
+        f"{option}: importing {module_name!r} raised {type(error).__name__}: {reason(error)}",
         hint="the traceback is shown with -v",
     )
 

@@ -28,13 +28,16 @@
         `-- MissingExtra        an optional package is needed and absent
 
 Every error says *what* (the message), *where* (the fields that are set) and *what to do next*
-(``hint``). Errors are picklable, so that they survive a process border whole.
+(``hint``). ``str(error)`` is all three of them for Python; the commands print ``summary`` and
+``hint``, which are in their words. Errors are picklable: they survive a process border whole.
 """
 
 from __future__ import annotations
 
 import copyreg
 from typing import Any, ClassVar
+
+from shardwriter.python_words import python_words
 
 
 class ShardwriterError(Exception):
@@ -131,8 +134,23 @@ class ShardwriterError(Exception):
             self.item = item
         return self
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """Where and what, in the words of the command; without what to do."""
         return f"{self.where}: {self.message}" if self.where else self.message
+
+    def __str__(self) -> str:
+        """Return where, what and what to do, in the words of Python: the end of a traceback."""
+        return python_words(_with_hint(self.summary, self.hint))
+
+
+def _with_hint(text: str, hint: str | None) -> str:
+    return text if not hint else f"{text}\n  hint: {hint}"
+
+
+def reason(error: BaseException) -> str:
+    """Return what an error says, as a part of another one's message."""
+    return error.summary if isinstance(error, ShardwriterError) else str(error)
 
 
 class UsageError(ShardwriterError):
@@ -302,6 +320,10 @@ class DataWarning(ShardwriterWarning):
         self.index = index
         self.value = value
         self.stored = stored
+
+    def __str__(self) -> str:
+        """Return what and what to do, in the words of Python."""
+        return python_words(_with_hint(self.message, self.hint))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return copyreg.__newobj__, (type(self), self.message), self.__dict__  # type: ignore[attr-defined]

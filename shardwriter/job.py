@@ -337,7 +337,7 @@ def check_compression(output: Output, options: DatasetOptions, run_options: RunO
     if output.tfds != options.tfds:
         raise OptionError(
             "OUT and the options do not say the same TFDS dataset",
-            hint="`shardwriter write --tfds`, or tfds= of shardwriter.write, tells both",
+            hint="--tfds tells both",
         )
     if options.compression == "none":
         return

@@ -153,8 +153,8 @@ class DatasetOptions:
         if self.order == "key" and self.shuffle_seed is not None:
             raise OptionError(
                 "items are shuffled or put in the order of their keys, not both",
-                hint="leave --shuffle (shuffle_seed) off: the order by key is mixed as well, and "
-                "--seed (order_seed) alone chooses another",
+                hint="leave --shuffle off: the order by key is mixed as well, and --seed alone "
+                "chooses another",
             )
 
 

@@ -17,7 +17,7 @@ HEAVY = ["tensorflow", "apache_beam", "torch", "pandas", "pyarrow", "jax", "data
 
 # A module imports from its own floor and from those below it.
 FLOORS = {
-    0: ["errors", "quantities"],
+    0: ["errors", "python_words", "quantities"],
     1: [
         "codec",
         "formats",

@@ -98,7 +98,7 @@ def test_every_class_says_what_it_is_for(cls):
 def test_where_is_what_is_known_of_the_place(fields, where):
     error = SourceError("broken", **fields)
     assert error.where == where
-    assert str(error) == (f"{where}: broken" if where else "broken")
+    assert error.summary == (f"{where}: broken" if where else "broken")
 
 
 def test_locating_fills_in_what_is_not_known():

@@ -25,7 +25,7 @@ from typing import Any, Final
 from shardwriter.beam.cut import Cut
 from shardwriter.beam.place import Place, new_attempt
 from shardwriter.dataset.key_order import equal_keys, key_bytes, key_hash, key_of
-from shardwriter.errors import CallableError, FeatureError
+from shardwriter.errors import CallableError, FeatureError, reason
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_frames
@@ -104,7 +104,9 @@ def bucket_of(item: Any, key: KeyOf, seed: int, num_buckets: int) -> tuple[int, 
         try:
             value = key(item)
         except Exception as error:
-            raise CallableError(f"the key raised {type(error).__name__}: {error}") from error
+            raise CallableError(
+                f"the key raised {type(error).__name__}: {reason(error)}"
+            ) from error
         text = key_bytes(value)
     if not isinstance(item, (bytes, Mapping)) and own_fields(item) is None:
         raise FeatureError(

@@ -55,7 +55,7 @@ class Facts:
         if max_errors is not None and len(self.errors) > max_errors:
             raise TooManyErrors(
                 f"{len(self.errors):,} items of a part of the input gave an error, and "
-                f"{max_errors:,} may; the last: {why}",
+                f"{max_errors:,} may; the last: {why.summary}",
                 hint="mend the data or the map, or allow more (--max-errors)",
             ) from why
 

@@ -98,8 +98,7 @@ def _report(error: ShardwriterError, *, verbose: bool, raised: BaseException | N
     if verbose:
         lines = "".join(traceback.format_exception(raised or error)).splitlines()
         typer.echo("\n".join(map(clean, lines)), err=True)
-    where = f"{error.where}: " if error.where else ""
-    _labelled("error: ", f"{where}{error.message}", "red", bold=True)
+    _labelled("error: ", error.summary, "red", bold=True)
     if error.hint:
         _labelled("  do:  ", error.hint, "green")
 

@@ -40,6 +40,7 @@ class ErrorBudget:
         self._count += 1
         if self._most is not None and self._count > self._most:
             raise TooManyErrors(
-                f"{self._count:,} items gave an error, and {self._most:,} may; the last: {error}",
+                f"{self._count:,} items gave an error, and {self._most:,} may; the last: "
+                f"{error.summary}",
                 hint="mend the data or the map, or allow more (--max-errors)",
             ) from error

@@ -202,7 +202,7 @@ class EventLog:
 
     def _end(self, error: StorageError) -> None:
         """Go on without: a full disk for logs is no reason to lose hours of work."""
-        self.failure = f"the log of this run is not whole, and the dataset is: {error}"
+        self.failure = f"the log of this run is not whole, and the dataset is: {error.summary}"
         self.close()
 
 

@@ -54,7 +54,7 @@ def unpack_failure(data: bytes, worker: str, shard: Callable[[int], int]) -> Bas
 
 def _summary(error: BaseException) -> str:
     try:
-        text = str(error)
+        text = errors.reason(error)
     except Exception:  # noqa: BLE001 - of the user's own making
         text = ""
     return type(error).__name__ + (f": {text}" if text else "")

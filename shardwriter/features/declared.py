@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from shardwriter.errors import OptionError, ShardwriterError
+from shardwriter.errors import OptionError, ShardwriterError, reason
 from shardwriter.features.feature_types import FeatureType, Shape, needs_shape
 from shardwriter.features.schema_text import (
     IMAGE,
@@ -78,7 +78,7 @@ def declare(schema: SchemaLike | None) -> Declared:
         try:
             found, vocabulary = _read_entry(entry)
         except ValueError as error:
-            raise OptionError(f"the schema of {name!r}: {error}", path=path) from None
+            raise OptionError(f"the schema of {name!r}: {reason(error)}", path=path) from None
         if found.kind is not None:
             types[name] = found
         if vocabulary is not None:
@@ -97,7 +97,7 @@ def _read(path: str) -> Any:
             hint="--schema takes NAME=TYPE,... or a JSON file",
         ) from None
     except (ValueError, RecursionError, ShardwriterError) as error:
-        raise OptionError(f"the schema is no JSON: {error}", path=path) from None
+        raise OptionError(f"the schema is no JSON: {reason(error)}", path=path) from None
 
 
 def _entries(schema: Mapping[str, Any], path: str | None) -> Mapping[str, Any]:

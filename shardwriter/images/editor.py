@@ -160,7 +160,7 @@ def _no_features(item: Any) -> FeatureError:
     return FeatureError(
         f"{what}the item is a {type(item).__name__}, whose parts have no names, so that nothing "
         "tells which is an image",
-        hint='name its parts: names=("image", "label"), --names image,label',
+        hint="name its parts: --names image,label",
     )
 
 

@@ -123,7 +123,7 @@ def _check_unique(numbers: NDArray[np.int64]) -> None:
         places = np.flatnonzero(numbers == twice)
         raise OptionError(
             f"index {twice} stands at the entries {places[0]} and {places[1]} of the indices",
-            hint="allow_duplicates=True (--allow-duplicates) writes such items more than once",
+            hint="--allow-duplicates writes such items more than once",
         )
 
 

@@ -12,7 +12,7 @@ from shardwriter.codec.example_columns import Column, encode_columns
 from shardwriter.codec.sequence_example import SequenceExample, encode_sequence_example
 from shardwriter.codec.sequence_names import keyed
 from shardwriter.data_warnings import DataWarnings
-from shardwriter.errors import CallableError, FeatureError, RecordTooLarge
+from shardwriter.errors import CallableError, FeatureError, RecordTooLarge, reason
 from shardwriter.features.bound_values import Binder, must_bind
 from shardwriter.features.declared import Declared
 from shardwriter.features.feature_types import FeatureType, Steps
@@ -185,8 +185,7 @@ def _no_mapping(item: Any) -> FeatureError:
     is_sequence = isinstance(item, (tuple, list))
     return FeatureError(
         f"the item is a {type(item).__name__}, not a mapping of features",
-        hint='name its parts: names=("image", "label"), --names image,label; or make a mapping of '
-        "it in a map"
+        hint="name its parts: --names image,label; or make a mapping of it in a map"
         if is_sequence
         else 'turn it into one with a map, as in {"image": item[0], "label": item[1]}',
     )
@@ -256,7 +255,7 @@ def _read(features: Mapping[str, Any]) -> dict[str, Any]:
 def raised_phrase(what: str, error: BaseException) -> str:
     """Say that the user's code raised an error."""
     try:
-        text = str(error)
+        text = reason(error)
     except Exception:  # noqa: BLE001 - of the user's own making
         text = ""
     return f"{what} raised {type(error).__name__}" + (f": {text}" if text else "")

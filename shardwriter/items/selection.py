@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shardwriter.dataset import key_order, permutation
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.dataset.splits import Split
-from shardwriter.errors import CallableError, OptionError, ShardwriterError
+from shardwriter.errors import CallableError, OptionError, ShardwriterError, reason
 from shardwriter.items.keys import ItemKeys, streamed_key
 from shardwriter.options import DatasetOptions
 from shardwriter.sources import Item, Source, TfdsSource
@@ -223,7 +223,7 @@ class Selection:
             raise error.locate(item=self.source.key(item)) from error.__cause__
         except (Exception, SystemExit) as error:
             raise CallableError(
-                f"the filter raised {type(error).__name__}: {error}",
+                f"the filter raised {type(error).__name__}: {reason(error)}",
                 item=self.source.key(item) or f"item {place} of the source",
                 hint="it is given what the source lists, and not what is loaded: "
                 f"here a {type(item).__name__}",

@@ -92,7 +92,7 @@ class SavedDataset(ParquetTable):
             raise SourceError(
                 f"this folder holds the splits {', '.join(splits) or 'of nothing'}",
                 path=path,
-                hint=f"--split source (sw.write_splits) writes each of them{first}",
+                hint=f"--split source writes each of them{first}",
             )
         state_path = os.path.join(path, _STATE)
         if not exists(state_path):
@@ -204,8 +204,7 @@ def check_no_splits(data: Any) -> None:
             splits = list(data)
             raise SourceError(
                 f"a {name} of the splits {', '.join(splits)}",
-                hint=f"--split source (sw.write_splits) writes each of them, or give one: "
-                f"data[{splits[0]!r}]"
+                hint=f"--split source writes each of them, or give one: data[{splits[0]!r}]"
                 if splits
                 else None,
             )

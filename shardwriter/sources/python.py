@@ -29,6 +29,7 @@ from shardwriter.errors import (
     ShardwriterError,
     SourceChanged,
     SourceError,
+    reason,
 )
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.sources.adapted import adapted
@@ -200,7 +201,7 @@ class PythonSource:
         except (Exception, SystemExit) as error:
             # As whoever loads an item would say it: the ledger does not tell where that was.
             raise CallableError(
-                f"loading the item raised {type(error).__name__}: {error}", index=item_index
+                f"loading the item raised {type(error).__name__}: {reason(error)}", index=item_index
             ) from error
 
     def key(self, item: Any) -> str | None:
@@ -248,7 +249,7 @@ def _located(iterable: Iterable[Any]) -> Generator[Any]:
 
 def _raised(error: BaseException, index: int | None = None) -> CallableError:
     return CallableError(
-        f"the source raised {type(error).__name__}: {error}",
+        f"the source raised {type(error).__name__}: {reason(error)}",
         index=index,
         hint="the traceback is shown with -v",
     )

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from shardwriter.callables import import_reference, is_reference
 from shardwriter.dataset.splits import Split, check_split_name
-from shardwriter.errors import CallableError, OptionError, ShardwriterError, SourceError
+from shardwriter.errors import CallableError, OptionError, ShardwriterError, SourceError, reason
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.shards.locate import find_shard_sets
 from shardwriter.sources import ClassSource, Source
@@ -248,7 +248,7 @@ def _called(function: Callable[[], Any], name: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise CallableError(
-            f"the source raised {type(error).__name__}: {error}",
+            f"the source raised {type(error).__name__}: {reason(error)}",
             item=name,
             hint="the traceback is shown with -v",
         ) from error
