@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -15,12 +15,25 @@ from shardwriter.quantities import bytes_text as bytes_text
 from shardwriter.quantities import rate_text as rate_text
 from shardwriter.quantities import shares_text as shares_text
 
+_PIPE_CELLS: Final = 1_000_000  # wider than any line
 
-def make_console() -> Console:
-    """Return the console of stdout, which prints texts as they are."""
+
+def make_console(*, soft_wrap: bool = True) -> Console:
+    """Return the console of stdout, which prints texts as they are.
+
+    In a pipe or a file lines are as long as they need be, so that ``grep`` finds what is there.
+    """
     # highlight off: rich would colour every number it finds.
     # Markup off: a path may hold what rich would take for it.
-    return Console(highlight=False, soft_wrap=True, markup=False)
+    console = Console(highlight=False, soft_wrap=soft_wrap, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _PIPE_CELLS
+    return console
+
+
+def max_cells(console: Console, on_terminal: int) -> int:
+    """Return how many cells a name may take: no limit off a terminal."""
+    return on_terminal if console.is_terminal else _PIPE_CELLS
 
 
 def number_text(value: Any) -> str:
@@ -70,8 +83,10 @@ def shorten(text: str, num_cells: int) -> str:
 
 
 def print_pairs(console: Console, rows: Sequence[tuple[str, str | Text]]) -> None:
-    """Print names with what they have, in two columns."""
+    """Print names with what they have, in two columns; strings are cleaned."""
     grid = Table.grid(padding=(0, 2))
     for name, value in rows:
-        grid.add_row(Text(name, style="bold"), Text(value) if isinstance(value, str) else value)
+        grid.add_row(
+            Text(name, style="bold"), Text(clean(value)) if isinstance(value, str) else value
+        )
     console.print(grid)

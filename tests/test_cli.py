@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -267,20 +268,14 @@ def test_a_pipe_that_closes_early_is_no_traceback(table: Path, tmp_path: Path) -
     assert "Traceback" not in done.stderr
 
 
-def test_on_a_terminal_there_is_a_bar_on_stderr_and_not_on_stdout(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text(
-        "import time\n"
-        "class Items:\n"
-        "    def __len__(self): return 8\n"
-        "    def __getitem__(self, i): time.sleep(0.1); return {'x': i}\n"
-        "items = Items()\n"
-    )
+def on_a_terminal(*arguments: object, cwd: Path) -> tuple[str, bytes]:
+    """Run a command whose stderr is a terminal of 80 columns; return what that and stdout show."""
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [sys.executable, "-m", "shardwriter", "write", "slow:items", "t@2"]
+    command = [sys.executable, "-m", "shardwriter", *map(str, arguments)]
     environment = {**os.environ, "TERM": "xterm"}
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=child, env=environment
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=child, env=environment
     ) as process:
         os.close(child)
         shown = b""
@@ -295,9 +290,61 @@ def test_on_a_terminal_there_is_a_bar_on_stderr_and_not_on_stdout(tmp_path: Path
         assert process.stdout is not None
         result = process.stdout.read()
     os.close(parent)
-    assert b"items/s" in shown
-    assert b"/8" in shown
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()), result
+
+
+def test_on_a_terminal_there_is_a_bar_on_stderr_and_not_on_stdout(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "class Items:\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, i): time.sleep(0.1); return {'x': i}\n"
+        "items = Items()\n"
+    )
+    shown, result = on_a_terminal("write", "slow:items", "t@2", cwd=tmp_path)
+    assert "items/s" in shown
+    assert "/8" in shown
+    assert re.search(r"0:00:\d\d, 0:00:\d\d left", shown)
     assert b"writing" not in result
+
+
+def test_the_bar_of_a_source_without_a_length_shows_the_count(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\ndef items():\n    for i in range(8): time.sleep(0.1); yield {'x': i}\n"
+    )
+    shown, _ = on_a_terminal("write", "slow:items", "t@2", cwd=tmp_path)
+    assert "items/s" in shown
+    assert "?" not in shown
+    assert "left" not in shown
+
+
+def test_tables_in_a_pipe_are_whole(tmp_path: Path) -> None:
+    names = ["image/class/label", "a/very/long/name/" * 8, *(f"f{i}" for i in range(30))]
+    label = "a label that is longer than any terminal is wide, " * 4
+    (tmp_path / "t.csv").write_text(
+        ",".join(names) + "\n" + (",".join([label.replace(",", ""), *["1"] * 31]) + "\n") * 9
+    )
+    label = label.replace(",", "").strip()
+    first = run("write", "t.csv", "t@3", "--label", names[0], cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    for arguments in (
+        ("write", "t.csv", "u@3", "--dry-run"),
+        ("stats", "t", "--features", "--label", names[0]),
+        ("schema", "t"),
+        ("show", "t"),
+    ):
+        done = run(*arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert any(names[1] in line for line in lines), arguments
+        assert any(line.lstrip().startswith(f"{names[0]} ") for line in lines), arguments
+        assert "\u2026" not in done.stdout, arguments
+    stats = run("stats", "t", "--features", "--label", names[0], cwd=tmp_path).stdout
+    assert sum(label in line for line in stats.splitlines()) >= 2  # its row, and its feature's
+    wide = {**os.environ, "COLUMNS": "40"}
+    command = [sys.executable, "-m", "shardwriter", "schema", "t"]
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=wide)
+    assert names[1] in again.stdout
 
 
 @pytest.mark.parametrize(

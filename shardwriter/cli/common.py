@@ -97,7 +97,7 @@ def _report(error: ShardwriterError, *, verbose: bool, raised: BaseException | N
     """Print what, where and what to do next; with ``verbose`` the traceback first."""
     if verbose:
         lines = "".join(traceback.format_exception(raised or error)).splitlines()
-        typer.echo("\n".join(map(clean, lines)), err=True)
+        typer.echo("\n".join(f"  {clean(line)}" for line in lines), err=True)
     _labelled("error: ", error.summary, "red", bold=True)
     if error.hint:
         _labelled("  do:  ", error.hint, "green")

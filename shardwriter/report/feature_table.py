@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwriter.formats.text import clean
-from shardwriter.render import bytes_text, number_text, share_text, shorten
+from shardwriter.render import bytes_text, max_cells, number_text, share_text, shorten
 
 _MAX_FEATURES: Final = 60
 _MAX_DRIFT: Final = 20
@@ -158,7 +158,7 @@ def print_drift(console: Console, drift: Sequence[Mapping[str, Any]]) -> None:
     """Print in what shards differ from the others."""
     if not drift:
         return
-    cells = max(10, min(36, (console.width - 30) // 4))
+    cells = max(10, min(max_cells(console, 36), (console.width - 30) // 4))
     console.print()
     table = Table(title="shards that differ", title_justify="left", box=None, pad_edge=False)
     table.add_column("feature", no_wrap=True)

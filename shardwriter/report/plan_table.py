@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.render import bytes_text
+from shardwriter.render import bytes_text, make_console
 
 _STYLES: Final = {
     "ok": "green",
@@ -24,8 +24,7 @@ _MAX_REMEDIES: Final = 8
 
 def print_plan(plan: Mapping[str, Any], *, console: Console | None = None) -> None:
     """Print the report's ``plan``; the verdict is the last line."""
-    # As in render: paths and names are text, and numbers have the colours that they are given.
-    console = console or Console(highlight=False, soft_wrap=True, markup=False)
+    console = console or make_console()
     for line in plan_lines(plan):
         console.print(line)
     if plan["policies"]:

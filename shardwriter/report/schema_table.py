@@ -11,7 +11,7 @@ from shardwriter.codec.sequence_names import feature_spelling, list_spelling
 from shardwriter.features.schema import FeatureSummary
 from shardwriter.formats.text import clean
 from shardwriter.known_schema import KnownSchema
-from shardwriter.render import make_console, plural, shorten
+from shardwriter.render import make_console, max_cells, plural, shorten
 
 _MAX_CLASSES: Final = 4
 _CLASS_CELLS: Final = 14
@@ -35,6 +35,7 @@ def print_schema(known: KnownSchema) -> None:
     for name in ("present", "unset"):
         table.add_column(name, justify="right")
     has_classes = any(summary.vocabulary for summary in told.values())
+    class_cells = max_cells(console, _CLASS_CELLS)
     if has_classes:
         table.add_column("classes", overflow="fold")
     for name, summary in told.items():
@@ -47,7 +48,7 @@ def print_schema(known: KnownSchema) -> None:
             f"{summary.unset:,}" if summary.unset else "",
         ]
         if has_classes:
-            row.append(_classes_text(summary.vocabulary or []))
+            row.append(_classes_text(summary.vocabulary or [], class_cells))
         table.add_row(*map(Text, row))
     if told:
         console.print(table)
@@ -75,9 +76,9 @@ def _encoding_text(summary: FeatureSummary) -> str:
     return "" if summary.type.kind is None else summary.type.encoding
 
 
-def _classes_text(names: list[str]) -> str:
+def _classes_text(names: list[str], num_cells: int) -> str:
     if not names:
         return ""
-    some = ", ".join(shorten(name, _CLASS_CELLS) for name in names[:_MAX_CLASSES])
+    some = ", ".join(shorten(name, num_cells) for name in names[:_MAX_CLASSES])
     more = ", ..." if len(names) > _MAX_CLASSES else ""
     return f"{len(names):,}: {some}{more}"

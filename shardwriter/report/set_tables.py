@@ -13,6 +13,7 @@ from rich.text import Text
 from shardwriter.formats.text import clean
 from shardwriter.render import (
     bytes_text,
+    max_cells,
     number_text,
     plural,
     print_pairs,
@@ -44,7 +45,7 @@ def print_shards(
         return
     shown = list(shards) if all_shards else most_telling(shards, damaged, _MAX_ROWS, num_each=4)
     wide = console.width - _NARROW
-    name_cells = max(16, min(48, 16 + wide // 2))
+    name_cells = max(16, min(max_cells(console, 48), 16 + wide // 2))
     names = [shorten(shard_name(shard), name_cells) for shard in shown]
     bar_cells = max(4, min(30, 14 + wide // 3) - max(0, max(map(len, names)) - 8))
     largest = max(shard["file_bytes"] for shard in shards)
@@ -110,7 +111,7 @@ def print_facts(console: Console, shard_set: Mapping[str, Any], num_files: int) 
         rows.extend(_balance_rows(shard_set["balance"], max(24, console.width - 40)))
     packed = shard_set.get("compressions") or []
     if len(packed) > 1:
-        rows.append(("mixed", Text(f"compressions: {', '.join(packed)}", style="yellow")))
+        rows.append(("mixed", Text(clean(f"compressions: {', '.join(packed)}"), style="yellow")))
     kinds = shard_set.get("kinds") or {}
     if kinds:
         sampled = " (of the first records of each file)" if shard_set.get("kinds_sampled") else ""
@@ -146,7 +147,7 @@ def _balance_rows(balance: Mapping[str, Any], name_cells: int) -> list[tuple[str
                 number = told["max" if worst == "largest" else "min"]
                 size = bytes_text(number) if what == "bytes" else plural(number, "record")
                 text += f"\n{worst} {shorten(os.path.basename(told[worst]), name_cells)}: {size}"
-        rows.append(("" if rows else "balance", text))
+        rows.append(("" if rows else "balance", Text(text)))
     return rows
 
 
@@ -185,7 +186,7 @@ def print_labels(console: Console, labels: Mapping[str, Any]) -> None:
     table.add_column("label", no_wrap=True)
     for column in ("records", "expected", "ratio", "p"):
         table.add_column(column, justify="right")
-    cells = max(12, min(40, (console.width - 44) // 2))
+    cells = max(12, min(max_cells(console, 40), (console.width - 44) // 2))
     for entry in deviating[:_MAX_DEVIATING]:
         p_value = entry.get("p_value")
         table.add_row(
@@ -209,7 +210,7 @@ def _print_mix(console: Console, counts: Mapping[str, int]) -> None:
     table.add_column("records", justify="right")
     table.add_column("share", justify="right")
     table.add_column("", no_wrap=True)
-    cells = max(16, min(48, console.width - 52))
+    cells = max(16, min(max_cells(console, 48), console.width - 52))
     for label, count in most[:_MAX_LABELS]:
         bar = Text("━" * round(24 * count / max(most[0][1], 1)), style="cyan")
         share = share_text(count / total if total else 0)

@@ -1,7 +1,7 @@
 """The report of ``shard-stats`` in a terminal: a function of its JSON document.
 
-Tables fit the width of the terminal (80 columns where there is none). Sentences are wrapped on a
-terminal only: in a pipe each stays one line, with its path whole, so that it can be searched for.
+On a terminal tables fit its width and sentences are wrapped. In a pipe rows and sentences are one
+line each, with names and paths whole, so that they can be searched for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from shardwriter.formats.text import clean
 from shardwriter.inspection.labels.label_mix import initial_dist_text
-from shardwriter.render import bytes_text, plural
+from shardwriter.render import bytes_text, make_console, plural
 from shardwriter.report.feature_table import print_drift, print_features
 from shardwriter.report.plan_table import print_plan
 from shardwriter.report.remedies import aftermath, remedies
@@ -37,7 +37,7 @@ def print_report(
         all_shards: Show every shard, however many there are.
         console: Where to print; stdout.
     """
-    console = console or report_console()
+    console = console or make_console(soft_wrap=False)
     damaged = {defect["path"] for defect in report["defects"]}
     sets = report.get("sets") or [{}]
     shards: list[list[Mapping[str, Any]]] = [[] for _ in sets]
@@ -62,11 +62,6 @@ def print_report(
         console.print()
     _print_sizes(console, report)
     print_verdict(report, console=console)
-
-
-def report_console() -> Console:
-    """Return the console of stdout; nothing that is printed is taken for markup."""
-    return Console(highlight=False, markup=False, emoji=False)
 
 
 def say(console: Console, text: str, style: str = "") -> None:
@@ -128,7 +123,7 @@ def _print_sizes(console: Console, report: Mapping[str, Any]) -> None:
 
 def print_verdict(report: Mapping[str, Any], *, console: Console | None = None) -> None:
     """Print the defects, the notes, the gates and the verdict."""
-    console = console or report_console()
+    console = console or make_console(soft_wrap=False)
     _print_defects(console, report["defects"], report["num_defects"])
     notes: Sequence[str] = report["notes"]
     for note in notes[:_MAX_NOTES]:

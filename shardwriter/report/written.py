@@ -54,7 +54,7 @@ def print_written(
         rows.append(("warnings", f"{num_warnings:,}"))
     print_pairs(console, rows)
     place = f"{directory}/{manifest.pattern.manifest_file}"
-    console.print(Text.assemble(("wrote", "green"), " ", place))
+    console.print(Text.assemble(("wrote", "green"), " ", clean(place)))
 
 
 def print_total(manifests: Sequence[Manifest], elapsed_s: float) -> None:
@@ -105,7 +105,8 @@ def print_plan(plan: dict[str, Any], directory: str) -> None:
         shape = "" if entry["shape"] is None else str(entry["shape"]).replace("None", "*")
         kind = entry["kind"] or "unset"
         image = f" ({entry['format']})" if entry.get("format") else ""
-        table.add_row(Text(clean(name)), kind, f"{entry['dtype'] or ''}{image}", Text(shape))
+        dtype = Text(clean(f"{entry['dtype'] or ''}{image}"))
+        table.add_row(Text(clean(name)), kind, dtype, Text(shape))
     console.print(table)
     console.print("nothing was written (--dry-run)")
 
