@@ -26,6 +26,7 @@ FLOORS = {
         "formats.cursor",
         "formats.frame_block",
         "formats.tfrecord",
+        "formats.tfrecord_options",
         "formats.tfrecord_reader",
         "formats.varint",
         "codec.feature_errors",

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -113,6 +114,31 @@ def test_we_read_what_tensorflow_writes(tf: Any, tmp_path: Path, compression: st
     report = sw.stats(str(path))
     assert report.num_defects == 0
     assert report.scans[0].compression == (compression.lower() or "none")
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB", ""])
+@pytest.mark.parametrize("as_options", [False, True])
+def test_code_written_for_tensorflows_writer_runs_unchanged(
+    tf: Any, tmp_path: Path, compression: str, as_options: bool
+) -> None:
+    records = [b"first", b"", bytes(700_000), *(bytes([i]) * i for i in range(256))]
+    options = tf.io.TFRecordOptions(compression_type=compression, compression_level=3)
+    sizes = []
+    for name, cls in (("ours", sw.TFRecordWriter), ("theirs", tf.io.TFRecordWriter)):
+        path = str(tmp_path / name)
+        with cls(path, options if as_options else compression) as writer:
+            for record in records:
+                writer.write(record)
+            writer.flush()
+        writer.close()
+        for act in (writer.flush, lambda writer=writer: writer.write(b"x")):
+            with pytest.raises((ValueError, tf.errors.FailedPreconditionError), match="closed"):
+                act()
+        found = tf.data.TFRecordDataset(path, compression)
+        assert [record.numpy() for record in found] == records
+        assert list(sw.read_records(path)) == records
+        sizes.append(os.path.getsize(path))
+    assert sizes[0] <= 1.1 * sizes[1]
 
 
 def test_the_well_known_recipe_works_with_tensorflows_examples(tf: Any, tmp_path: Path) -> None:

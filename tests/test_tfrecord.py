@@ -7,6 +7,7 @@ import json
 import mmap
 import struct
 import tracemalloc
+import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -212,6 +213,94 @@ def test_discard_drops_what_is_buffered():
     writer.write(b"lost")
     writer.discard()
     assert (sink.num_closes, sink.data) == (1, frame(b"kept"))
+
+
+@pytest.mark.parametrize("end", ["close", "discard"])
+def test_a_closed_writer_is_not_flushed(end):
+    """As TensorFlow's: whoever flushes it believes that records come after that."""
+    writer = TFRecordWriter(Sink())
+    getattr(writer, end)()
+    with pytest.raises(ValueError, match="closed"):
+        writer.flush()
+    with pytest.raises(ValueError, match="closed"):
+        writer.write_frames(b"", 0)
+    writer.close()
+
+
+class LikeTFRecordOptions:
+    """The attributes of ``tf.io.TFRecordOptions``."""
+
+    def __init__(self, compression_type=None, compression_level=None):
+        self.compression_type = compression_type
+        self.flush_mode = self.input_buffer_size = self.output_buffer_size = None
+        self.window_bits = self.compression_method = self.mem_level = None
+        self.compression_level = compression_level
+        self.compression_strategy = None
+
+
+COMPRESSED = {
+    "gzip": ["GZIP", "gzip", 2, LikeTFRecordOptions("GZIP", 1), LikeTFRecordOptions("GZIP")],
+    "zlib": ["ZLIB", 1, LikeTFRecordOptions(LikeTFRecordOptions("ZLIB"))],
+    "none": ["", "none", None, 0, LikeTFRecordOptions(), LikeTFRecordOptions("")],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [(kind, each) for kind, found in COMPRESSED.items() for each in found]
+)
+def test_the_second_argument_is_that_of_tensorflow(kind, options, tmp_path):
+    path = tmp_path / "x.tfrecord"
+    records = [*THREE, bytes(300_000)]
+    with TFRecordWriter(str(path), options) as writer:
+        for record in records:
+            writer.write(record)
+    data = path.read_bytes()
+    wbits = {"gzip": 31, "zlib": 15}.get(kind)
+    plain = data if wbits is None else zlib.decompress(data, wbits)
+    assert plain == b"".join(map(frame, records))
+    assert writer.stream_bytes == len(plain)
+    assert writer.crc32c == crc32c(plain)
+    assert list(read_records(path)) == records
+
+
+@pytest.mark.parametrize("options", ["ZIP", 3, b"GZIP", [], LikeTFRecordOptions("LZ4")])
+def test_another_compression_is_refused_before_the_file_is_emptied(options, tmp_path):
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(b"precious")
+    with pytest.raises(OptionError, match="no compression of a TFRecord file"):
+        TFRecordWriter(path, options)
+    assert path.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("options", ["GZIP", "ZLIB"])
+def test_what_is_flushed_can_be_read_from_a_compressed_file(options):
+    sink = Sink()
+    writer = TFRecordWriter(sink, options)
+    writer.write(b"first")
+    writer.flush()
+    inflater = zlib.decompressobj(31 if options == "GZIP" else 15)
+    assert inflater.decompress(sink.data) == frame(b"first")
+    writer.close()
+    assert sink.num_closes == 1
+
+
+def test_a_compressed_file_that_was_torn_gets_no_end():
+    class Full(Sink):
+        def write(self, data, /):
+            raise OSError(28, "No space left on device")
+
+    sink = Full()
+    writer = TFRecordWriter(sink, "GZIP")
+    writer.write(b"x")
+    with pytest.raises(OSError, match="No space"):
+        writer.close()
+    assert (sink.num_closes, sink.data) == (1, b"")
+
+
+def test_an_empty_compressed_file_holds_no_records(tmp_path):
+    for options in ("GZIP", "ZLIB"):
+        TFRecordWriter(tmp_path / "x", options).close()
+        assert list(read_records(tmp_path / "x")) == []
 
 
 @pytest.mark.parametrize("end", ["close", "discard"])

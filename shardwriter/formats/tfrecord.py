@@ -17,13 +17,15 @@ from __future__ import annotations
 import io
 import os
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from shardwriter.errors import RecordTooLarge
 from shardwriter.formats.crc32c import MASK_DELTA, crc32c, extend_crc32c, masked_crc32c
+from shardwriter.formats.tfrecord_options import compressor_of
 
 HEADER_BYTES: Final = 12
 FOOTER_BYTES: Final = 4
@@ -86,6 +88,33 @@ def write_all(sink: BinarySink, data: bytes) -> None:
         sink.write(data)
 
 
+class CompressingSink:
+    """A sink in front of another one, which gets what it is given compressed, as one stream.
+
+    Args:
+        sink: Takes the bytes of the file.
+        compressor: As ``zlib.compressobj`` makes it.
+    """
+
+    def __init__(self, sink: BinarySink, compressor: Any) -> None:
+        self._sink = sink
+        self._compressor = compressor
+
+    def write(self, data: bytes, /) -> None:
+        """Write data so that a reader of the file finds all of it."""
+        compressor, self._compressor = self._compressor, None  # after an error the stream is torn
+        write_all(self._sink, compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH))
+        self._compressor = compressor
+
+    def close(self) -> None:
+        """End the stream, unless it is torn, and close the file."""
+        try:
+            if self._compressor is not None:
+                write_all(self._sink, self._compressor.flush(zlib.Z_FINISH))
+        finally:
+            self._sink.close()
+
+
 def frame_header(payload_bytes: int) -> bytes:
     """Return the 12 header bytes of a frame whose payload has ``payload_bytes`` bytes."""
     length = _U64.pack(payload_bytes)
@@ -100,12 +129,15 @@ def frame(payload: bytes) -> bytes:
 class TFRecordWriter:
     """Writes records to one TFRecord file, like ``tf.io.TFRecordWriter``.
 
-    It has that class's name and methods, so that code written for it works, and it knows what it
-    wrote: ``num_records``, ``payload_bytes``, ``stream_bytes`` and the running ``crc32c`` of all
-    frames. Closing a writer says nothing about the disk: it does not fsync.
+    It has that class's name, arguments and methods, so that code written for it works, and it knows
+    what it wrote: ``num_records``, ``payload_bytes``, ``stream_bytes`` and the running ``crc32c``
+    of all frames, before compression. Closing a writer says nothing about the disk: it does not
+    fsync.
 
     Args:
         file: A path (the file is created or emptied) or an open binary sink.
+        options: ``"GZIP"``, ``"ZLIB"``, ``""`` or None for a plain file, or a
+            ``tf.io.TFRecordOptions``. A compressed file is one stream, as TensorFlow makes it.
         buffer_bytes: Frames are gathered up to this size and handed on in one piece.
         on_flush: Told of the payload sizes of the frames that were handed on.
         written: What the sink holds already; records go behind it.
@@ -118,12 +150,15 @@ class TFRecordWriter:
     def __init__(
         self,
         file: str | os.PathLike[str] | BinarySink,
+        options: Any = None,
         *,
         buffer_bytes: int = 1 << 18,
         on_flush: Callable[[list[int]], None] | None = None,
         written: Written = NOTHING_WRITTEN,
     ) -> None:
-        self._sink = open_sink(file)
+        compressor = compressor_of(options)
+        sink = open_sink(file)
+        self._sink = sink if compressor is None else CompressingSink(sink, compressor)
         self._buffer_bytes = buffer_bytes
         self._on_flush = on_flush
         self._parts: list[bytes] = []  # header, payload, footer of each frame
@@ -142,6 +177,7 @@ class TFRecordWriter:
         Raises:
             RecordTooLarge: The record has 2 GiB or more.
             TypeError: The record is not bytes-like.
+            ValueError: The writer is closed.
         """
         if type(record) is not bytes:
             try:
@@ -171,7 +207,7 @@ class TFRecordWriter:
                 record_index=self.num_records,
             )
         if self._closed:
-            raise ValueError("write to a closed TFRecordWriter")
+            raise _closed()
         if self._failure is not None:
             raise self._failure.with_traceback(self._failed_at)
         if len(self._headers) >= HEADER_CACHE_SIZE:
@@ -206,9 +242,15 @@ class TFRecordWriter:
         return Written(count, size, self._crc32c, size, None, count)
 
     def flush(self) -> None:
-        """Hand the buffered frames on."""
+        """Hand the buffered frames on.
+
+        Raises:
+            ValueError: The writer is closed.
+        """
         if self._failure is not None:
             raise self._failure.with_traceback(self._failed_at)
+        if self._closed:
+            raise _closed()
         if not self._parts:
             return
         with self._handing_on():
@@ -229,8 +271,6 @@ class TFRecordWriter:
             num_records: How many.
         """
         self.flush()
-        if self._closed:
-            raise ValueError("write to a closed TFRecordWriter")
         with self._handing_on():
             self._hand_on(frames, num_records)
 
@@ -275,3 +315,7 @@ class TFRecordWriter:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _closed() -> ValueError:
+    return ValueError("the TFRecordWriter is closed")
