@@ -289,6 +289,7 @@ FLOORS = {
         "inspection.gates",
         "inspection.gates.baseline",
         "inspection.gates.baseline_features",
+        "inspection.gates.baseline_shape",
         "inspection.gates.differences",
         "inspection.gates.gate_checks",
         "inspection.gates.gating",

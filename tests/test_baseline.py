@@ -340,6 +340,33 @@ def test_a_baseline_of_a_real_set(dataset: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("num_records",), "7"),
+        (("kinds",), {"Example": -1}),
+        (("labels",), {"counts": [3]}),
+        (("features", "x"), "int64"),
+        (("features", "x", "numbers"), {"mean": 1.5}),
+        (("features", "x", "numbers", "quantiles"), {"half": 1.0}),
+        (("features", "x", "numbers", "mean"), "much"),
+        (("features", "x", "lengths"), {"min": 1}),
+        (("features", "x", "images"), {"width": 3}),
+        (("compressions",), [["none"]]),
+    ],
+)
+def test_a_baseline_of_another_shape_is_refused(where: tuple[str, ...], value: Any) -> None:
+    report = report_json(set_json(features={"x": feature(numbers=numbers(np.arange(9.0)))}))
+    baseline = json.loads(json.dumps(report))
+    inner = baseline["sets"][0]
+    for key in where[:-1]:
+        inner = inner[key]
+    inner[where[-1]] = value
+    with pytest.raises(OptionError, match="no report that can be used") as caught:
+        compare(report, baseline)
+    assert "$.sets[0]" in caught.value.message
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("no json", "is no JSON"),

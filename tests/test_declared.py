@@ -102,6 +102,7 @@ def test_forms_of_one_schema(tmp_path):
         ({"x": 3}, "no type"),
         ({"x": "uint9"}, "no dtype"),
         ({"x": "uint8[null,null]", "x/shape": "float[2]"}, "x/shape"),
+        ({"format": "shardwriter.manifest/1", "schema": []}, "no JSON object"),
         ({"features": {}, "feature_lists": {"x": {}}}, "SequenceExamples"),
         (3, "a int"),
         ("no/such.json", "can not be read"),

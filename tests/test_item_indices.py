@@ -253,6 +253,8 @@ def test_a_file_of_indices(tmp_path, content):
         (b"-5\n", "negative", None),
         (npy(np.array([1.5])), "float64", None),
         (npy(np.array([{}], object)), "no array of integers", None),
+        (npy(np.arange(3)).replace(b"}", b" "), "no array of integers", None),
+        (npy(np.arange(3)).replace(b"(3,), }  ", b"(3%s,), }" % (b"0" * 14)), "no array", None),
     ],
 )
 def test_a_file_of_anything_else(tmp_path, content, what, line):

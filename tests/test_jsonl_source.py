@@ -353,6 +353,12 @@ def test_no_rows(lines):
         assert (source.num_items, dict(source.plan), list(source.items())) == (0, {}, [])
 
 
+def test_rows_without_any_key_are_empty_records(tmp_path):
+    (tmp_path / "t.jsonl").write_bytes(b"{}\n{}\n")
+    sw.write(tmp_path / "t.jsonl", tmp_path / "t@1")
+    assert list(sw.open(tmp_path / "t")) == [{}, {}]
+
+
 # -- files ---------------------------------------------------------------------------------------
 
 

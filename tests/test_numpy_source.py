@@ -217,6 +217,14 @@ def test_files_that_do_not_go_together(tmp_path):
         open_source(tmp_path / "none.npy", "numpy")
 
 
+def test_a_header_that_no_parser_takes(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(4))
+    path.write_bytes(path.read_bytes().replace(b"}", b" "))
+    with pytest.raises(SourceError, match="no whole NumPy file"):
+        open_source(path)
+
+
 @pytest.mark.parametrize("pack", [None, np.savez, np.savez_compressed])
 def test_any_cut_of_a_file_is_told(tmp_path, pack):
     path = tmp_path / ("x.npz" if pack else "x.npy")

@@ -398,6 +398,7 @@ def test_a_packed_file_that_is_cut_off(tmp_path, cut):
     [
         (b"", "empty header"),
         (b"x" * 600, "no tar file"),
+        (tar_bytes([("1.jpg", b"")])[:300], "no tar file"),
         (b"BZh91AY" + bytes(600), "packed with bzip2"),
         (b"\x28\xb5\x2f\xfd" + bytes(600), "packed with zstd"),
         (bytes(1024), "no samples"),

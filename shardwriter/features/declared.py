@@ -104,6 +104,8 @@ def _entries(schema: Mapping[str, Any], path: str | None) -> Mapping[str, Any]:
     """Return the entries by feature, out of what they may be wrapped in."""
     if str(schema.get("format", "")).startswith("shardwriter.manifest/"):
         schema = schema.get("schema", {})
+        if not isinstance(schema, Mapping):
+            raise OptionError("the manifest's schema is no JSON object", path=path)
     if schema.get("feature_lists"):
         raise OptionError(
             "this is the schema of SequenceExamples, and only features of Examples can be declared",

@@ -160,7 +160,8 @@ class RecordEncoder:
 
     def encode_block(self, indices: Sequence[int], columns: Mapping[str, Column]) -> list[bytes]:
         """Encode many items of planned features at once."""
-        payloads = encode_columns(columns, self._kinds)
+        # No column says how many rows there are.
+        payloads = encode_columns(columns, self._kinds) if columns else [b""] * len(indices)
         if self._counted is not None and indices[0] < self._counted.last:
             new = [row for row, index in enumerate(indices) if index not in self._counted]
             self._count([indices[row] for row in new], _select(columns, new))

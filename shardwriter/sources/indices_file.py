@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from io import BytesIO
 
 import numpy as np
 
 from shardwriter.errors import OptionError
 from shardwriter.items.indices import ItemIndices, item_indices
+from shardwriter.sources.numpy_file import BROKEN
 from shardwriter.storage.inputs import inputs_for
 
 
@@ -36,8 +38,10 @@ def read_indices(path: str, *, allow_duplicates: bool = False) -> ItemIndices:
 
 def _array(data: bytes) -> np.ndarray:
     try:
-        array: np.ndarray = np.load(BytesIO(data), allow_pickle=False)
-    except ValueError as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # headers that Python 2 wrote
+            array: np.ndarray = np.load(BytesIO(data), allow_pickle=False)
+    except (*BROKEN, MemoryError) as error:
         raise OptionError(f"--indices: is no array of integers: {error}") from None
     return array
 

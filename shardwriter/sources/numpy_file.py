@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import mmap
 import struct
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -27,7 +28,7 @@ MAGIC: Final = b"\x93NUMPY"
 ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
 
 # What numpy and zipfile raise, whatever is wrong with a file.
-_BROKEN: Final = (
+BROKEN: Final = (
     ValueError,
     TypeError,
     LookupError,
@@ -36,6 +37,7 @@ _BROKEN: Final = (
     OSError,
     RuntimeError,
     struct.error,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -108,7 +110,7 @@ class NumpyFile(InputFile):
             if head.startswith(ZIP_MAGIC):
                 with zipfile.ZipFile(file) as archive:
                     return self._members(archive, copy)
-        except _BROKEN as error:
+        except BROKEN as error:
             reason = str(error).partition("\n")[0]
             raise SourceError(
                 f"is no whole NumPy file: {reason}", path=self.path, hint="write it again"

@@ -206,6 +206,8 @@ def _plain(block: bytes) -> tarfile.TarInfo | None:
 
     Most headers are such, and ``tarfile`` takes four times as long.
     """
+    if len(block) < _BLOCK:
+        return None
     # A number ends at the first NUL, also where that stands in front.
     check, size = (
         field.partition(b"\0")[0].strip(b" ") for field in (block[148:156], block[124:136])

@@ -106,7 +106,7 @@ def _compare_presence(
     if before is not None and now is not None and before > now:
         noise = (
             3
-            * math.sqrt(before * (1 - before))
+            * _deviation(before)
             * change_by_chance(_records(old, old_set), _records(new, new_set))
         )
         if before == 1 or before - now > _MAX_SHARE_FALL + noise:
@@ -127,6 +127,11 @@ def _share(entry: Mapping[str, Any], key: str, of_set: Mapping[str, Any]) -> flo
     return entry[key] / total if key in entry and total else None
 
 
+def _deviation(share: float) -> float:
+    """Return the standard deviation of one draw that succeeds in this share of the cases."""
+    return math.sqrt(max(0.0, share * (1 - share)))
+
+
 def _percent(share: float) -> str:
     """Spell a share so that a single record among many does not round away."""
     if 0 < share < 0.0005 or 0.9995 < share < 1:
@@ -145,7 +150,7 @@ def _compare_numbers(
     noise = change_by_chance(old["count"], new["count"])
     for key, what in (("num_nan", "NaN"), ("num_inf", "infinite")):
         before, now = (e.get(key, 0) / e["count"] for e in (old, new))
-        chance = 3 * math.sqrt(before * (1 - before)) * noise
+        chance = 3 * _deviation(before) * noise
         if now > 0 if before == 0 else now > before + _MAX_SHARE_FALL + chance:
             detail = f"{_percent(now)} of the values are {what}, were {_percent(before)}"
             tell(f"values-{key.removeprefix('num_')}", detail, "fail", before, now)
