@@ -16,6 +16,7 @@ from shardwriter.errors import (
     ManifestError,
     OptionError,
     SourceError,
+    WireError,
 )
 from shardwriter.formats.tfrecord import frame
 from shardwriter.readers import opening
@@ -392,3 +393,55 @@ def test_a_lone_index_of_other_files_of_the_same_sizes_is_not_believed(tmp_path)
     dataset = sw.open(tmp_path / "t", decode=False)
     assert list(dataset) == [b"c" * 10, b"a" * 100, b"b" * 50]
     assert "counted by their headers" in dataset.notes[0]
+
+
+# -- records of other protos -----------------------------------------------------------------------
+
+_EVENT = b"\x09" + np.float64(1.6e9).tobytes() + b"\x1a\x0dbrain.Event:2"
+_VARIANT = b"\x08\x0a\x72\x04chr1\x32\x01A"  # numbers, names and texts under other field numbers
+_RANKING = b"\x0a\x02\x0a\x00\x12\x02\x0a\x00"
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind"),
+    [
+        (_EVENT, "an event of a TensorBoard log"),
+        (_VARIANT, "a message of another protobuf type"),
+        (_RANKING, "an ExampleListWithContext of TF Ranking"),
+        (b"some text", "text"),
+    ],
+)
+@pytest.mark.parametrize("num_records", [1, 100])
+def test_records_of_another_proto_are_refused_and_not_empty(tmp_path, payload, kind, num_records):
+    good = sw.encode_example({"x": 1})
+    path = tmp_path / "t.tfrecord"
+    path.write_bytes(b"".join(map(frame, [good] * num_records + [payload])))
+    with sw.open(path) as data:
+        reads = [
+            lambda: data[num_records],
+            lambda: list(data),
+            lambda: data.columns(range(len(data))),
+        ]
+        for read in reads:
+            with pytest.raises(WireError, match=f"it looks like {kind}") as caught:
+                read()
+            assert (caught.value.path, caught.value.record_index) == (str(path), num_records)
+            assert "raw()" in caught.value.hint
+        assert data.raw()[num_records] == payload
+        assert data[0] == {"x": 1}
+
+
+def test_an_example_without_features_is_empty(tmp_path):
+    path = tmp_path / "t.tfrecord"
+    payloads = [b"", b"\x0a\x00", sw.encode_example({"x": sw.UNSET})]
+    path.write_bytes(b"".join(map(frame, payloads)))
+    with sw.open(path) as data:
+        assert list(data) == [{}, {}, {"x": None}]
+
+
+def test_records_of_another_proto_among_sequences_are_refused(tmp_path):
+    good = sw.encode_sequence_example(sw.SequenceExample({"x": 1}, {"y": [1, 2]}))
+    path = tmp_path / "t.tfrecord"
+    path.write_bytes(frame(good) + frame(_EVENT))
+    with sw.open(path) as data, pytest.raises(WireError, match="TensorBoard"):
+        data[1]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwriter as sw
+from shardwriter.codec.example_wire import decode_only_example
 from shardwriter.errors import FeatureError, ManifestError, SchemaConflict, WireError
 from shardwriter.features import restored_values
 from shardwriter.features.feature_types import FeatureType
@@ -197,7 +198,7 @@ def test_any_bytes_are_read_as_the_codec_reads_them(data):
     restorer.example(other)  # so that it knows what a record looks like
     restorer.example(payload)
     try:
-        wanted = sw.decode_example(damaged)
+        wanted = decode_only_example(damaged)
     except WireError:
         with pytest.raises(WireError):
             restorer.example(damaged)

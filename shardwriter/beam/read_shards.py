@@ -9,7 +9,7 @@ import apache_beam as beam
 import numpy as np
 
 from shardwriter.beam.telling import telling
-from shardwriter.codec.example import decode_example
+from shardwriter.codec.example_wire import decode_only_example
 from shardwriter.dataset.layout import Gaps
 from shardwriter.errors import OptionError
 from shardwriter.formats.tfrecord_reader import Check, read_frames
@@ -90,7 +90,7 @@ class _Read(beam.DoFn):
         gaps = Gaps(self._gaps, self._num_shards) if len(self._gaps) else None
         with storage_errors(path), open_stream(path) as stream:
             for place, record in enumerate(read_frames(stream, check=self._check, path=path)):
-                found: Any = decode_example(record) if self._decode else record
+                found: Any = decode_only_example(record) if self._decode else record
                 if not self._numbered:
                     yield found
                 elif gaps is None:

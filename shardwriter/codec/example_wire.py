@@ -62,6 +62,26 @@ def decode_example(payload: bytes) -> dict[str, Values | None]:
     return features
 
 
+def decode_only_example(payload: bytes) -> dict[str, Values | None]:
+    """Read one ``tf.train.Example``, and refuse a record of another proto.
+
+    Args:
+        payload: The payload of one record.
+
+    Returns:
+        What `decode_example` gives.
+
+    Raises:
+        WireError: These are not the bytes of an Example; also where they parse as one without any
+            name or value, because the fields are those of another proto.
+    """
+    features = decode_example(payload)
+    has_feature = any(name or value is not None for name, value in features.items())
+    if not has_feature and payload_kind(payload) != "Example":
+        raise WireError("no field of the record is a feature")
+    return features
+
+
 def decode_features(data: bytes, start: int, end: int) -> dict[str, Values | None]:
     """Read the Features in ``data[start:end]``, as `decode_example` gives them."""
     features: dict[str, Values | None] = {}

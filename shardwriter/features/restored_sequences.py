@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from shardwriter.codec.example_wire import Values
+from shardwriter.codec.example_wire import Values, payload_kind
 from shardwriter.codec.sequence_example import SequenceExample, decode_sequence_example
 from shardwriter.codec.sequence_names import list_spelling
-from shardwriter.errors import FeatureError, ShardwriterError
+from shardwriter.errors import FeatureError, ShardwriterError, WireError
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.features.restored_feature import RestoredFeature
 from shardwriter.features.schema import FeatureSummary
@@ -55,6 +55,8 @@ class SequenceRestorer:
             FeatureError: A value is not what the schema says; says what is there instead.
         """
         context, lists = decode_sequence_example(payload)
+        if not context and not lists and payload_kind(payload) == "other":
+            raise WireError("no field of the record is a feature or a feature list")
         return SequenceExample(
             {
                 name: None if values is None else _known(self._context, name).one(values)

@@ -21,8 +21,8 @@ from shardwriter.codec.example_entries import Entry, EntryFinder
 from shardwriter.codec.example_plain import decode_plain_list
 from shardwriter.codec.example_wire import (
     Values,
-    decode_example,
     decode_feature,
+    decode_only_example,
 )
 from shardwriter.errors import ShardwriterError
 from shardwriter.features.feature_types import FeatureType
@@ -92,7 +92,7 @@ class Restorer:
             restored = self._from_entries(payload, entries)
             if len(restored) == len(entries):  # else a name comes twice
                 return restored
-        return self._from_values(decode_example(payload))
+        return self._from_values(decode_only_example(payload))
 
     def examples(self, payloads: Sequence[bytes]) -> list[dict[str, Any]]:
         """Return the features of many records, equal to `example` of each.
@@ -220,7 +220,7 @@ def _decoded_columns(payloads: Sequence[bytes]) -> dict[str, PlainColumn]:
     odd = np.flatnonzero(~plain).tolist()
     if not odd:
         return columns
-    rows = {row: decode_example(payloads[row]) for row in odd}
+    rows = {row: decode_only_example(payloads[row]) for row in odd}
     return {**put_rows(columns, rows, len(payloads))}
 
 

@@ -145,6 +145,28 @@ _ADVICE: Final = {
 _FAILS: Final = "tf.io.parse_example fails on such records, or finds no feature in them"
 
 
+_SINGULARS: Final = {
+    "Example": "a tf.train.Example",
+    "SequenceExample": "a tf.train.SequenceExample",
+    "ExampleListWithContext": "an ExampleListWithContext of TF Ranking",
+    "Event": "an event of a TensorBoard log",
+    "tensor": "a serialized tensor",
+    "image": "an image file",
+    "json": "JSON",
+    "text": "text",
+    "pickle": "a pickle",
+    "npy": "an npy array",
+    "empty": "empty",
+    "other proto": "a message of another protobuf type",
+    "bytes": "bytes of no known form",
+}
+
+
+def looks_like(payload: bytes) -> str:
+    """Return what a record looks like, in words that go behind "looks like"."""
+    return _SINGULARS[payload_kind(payload)]
+
+
 def describe_kinds(kinds: Mapping[str, int], *, is_sample: bool = False) -> list[str]:
     """Say what the kinds of a set's records mean to a trainer, where it is worth saying.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shardwriter.codec.example_wire import payload_kind
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.places import Places
-from shardwriter.errors import DataError, ShardwriterError
+from shardwriter.errors import DataError, ShardwriterError, WireError
 from shardwriter.features.restored_sequences import SequenceRestorer
 from shardwriter.features.restored_values import Restorer
 from shardwriter.features.schema import FeatureSummary
@@ -184,7 +184,7 @@ class Core:
         try:
             example: Any = self.restorer.example(payload)
         except ShardwriterError as error:
-            self.undecodable(error, record)
+            self.undecodable(error, record, payload)
             raise
         if self.reader.seconds:
             self.decode_s += perf_counter() - started
@@ -196,7 +196,8 @@ class Core:
         try:
             examples: Any = self.restorer.examples(payloads)
         except ShardwriterError as error:
-            self.undecodable(error, int(records[error.record_index or 0]))
+            row = error.record_index or 0
+            self.undecodable(error, int(records[row]), payloads[row])
             raise
         if self.reader.seconds:
             self.decode_s += perf_counter() - started
@@ -209,17 +210,26 @@ class Core:
         try:
             columns: dict[str, Any] = self.restorer.columns(payloads)
         except ShardwriterError as error:
-            self.undecodable(error, int(records[error.record_index or 0]))
+            row = error.record_index or 0
+            self.undecodable(error, int(records[row]), payloads[row])
             raise
         if self.reader.seconds:
             self.decode_s += perf_counter() - started
         return columns
 
-    def undecodable(self, error: ShardwriterError, record: int) -> None:
-        """Say in an error where the record is."""
+    def undecodable(self, error: ShardwriterError, record: int, payload: bytes) -> None:
+        """Complete an error: which record it is, and what it looks like if it is no Example."""
+        if isinstance(error, WireError):
+            from shardwriter.inspection.kinds import looks_like
+
+            what = looks_like(payload)
+            error.message = (
+                f"the record is no tf.train.Example, it looks like {what} ({error.message})"
+            )
+            error.args = (error.message,)
         shard, position = self.places.place(record)
         error.path, error.record_index = self.reader.pool.paths[shard], position
-        error.hint = error.hint or "open it with decode=False to have the bytes"
+        error.hint = error.hint or "raw(), or sw.open(PATH, decode=False), gives the bytes"
         error.locate(index=self.source_index(record))
 
     def source_index(self, record: int) -> int:

@@ -170,7 +170,8 @@ class ValueHistogram:
         if self.shift == 0 or not repeated:
             return {}
         if self._is_float:
-            keys = _keys_of_floats(np.fromiter(repeated, np.float32, len(repeated)))
+            floats = np.fromiter(repeated, np.float32, len(repeated))
+            keys = _keys_of_floats(floats).astype(np.int64)
         else:
             keys = _keys_of_integers(np.fromiter(repeated, np.int64, len(repeated)))
         buckets = np.searchsorted(self.keys, keys >> self.shift).tolist()
