@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import translate
+from glob import has_magic
 from typing import Any, Final
 
 import numpy as np
@@ -43,8 +46,7 @@ class FoundRecord:
 
 def find_records(
     path: str,
-    feature: str,
-    value: str,
+    wanted: WantedValue,
     *,
     notify: Callable[[str], None] | None = None,
 ) -> Generator[FoundRecord, None, None]:
@@ -54,9 +56,7 @@ def find_records(
 
     Args:
         path: What means one shard set; see :func:`shardwriter.shards.locate.find_shard_sets`.
-        feature: The feature's name. A list holds the value if one of its items is equal to it.
-        value: As text. Bytes have to be its UTF-8; ints and floats the number that it is, floats
-            rounded to float32; ``true`` and ``false`` are 1 and 0.
+        wanted: The feature and its value.
         notify: Told what is worth knowing, a line at a time.
 
     Raises:
@@ -66,8 +66,7 @@ def find_records(
         StorageError: A shard can not be read.
     """
     with open_dataset(path, decode=False, notify=notify) as dataset:
-        _check_name(dataset, feature)
-        wanted = _Wanted(feature, value)
+        _check_name(dataset, wanted.feature)
         first = 0
         for block in _blocks(dataset):
             for row in wanted.rows(block):
@@ -107,14 +106,41 @@ def _blocks(dataset: Dataset) -> Iterator[list[bytes]]:
         yield block
 
 
-class _Wanted:
-    """A value, in each of the kinds that it can be stored as."""
+class WantedValue:
+    """A value to look for, in each of the kinds that it can be stored as.
 
-    def __init__(self, feature: str, text: str) -> None:
-        self._feature = feature
-        # What a command line has that is no UTF-8 comes as surrogates.
+    Bytes have to be the text's UTF-8, or match it as a pattern (``*``, ``?``, ``[...]`` as in
+    :mod:`fnmatch`). Ints and floats have to be the number that the text is, floats rounded to
+    float32; ``true`` and ``false`` are 1 and 0. A list holds the value if one of its items does.
+
+    Attributes:
+        feature: The feature's name.
+        text: The value as text.
+        part_of: The first bytes met of which the text is only a part; None where there were none.
+    """
+
+    def __init__(self, feature: str, text: str, *, exact: bool = False) -> None:
+        """Take the value apart.
+
+        Args:
+            feature: The feature's name.
+            text: The value; what a command line has that is no UTF-8 comes as surrogates.
+            exact: Whether ``*``, ``?`` and ``[`` stand for themselves.
+        """
+        self.feature = feature
+        self.text = text
+        self.part_of: bytes | None = None
         self._name = feature.encode(errors="surrogateescape")
         self._blob = text.encode(errors="surrogateescape")
+        self._pattern: re.Pattern[str] | None = None
+        pieces = [text]
+        if not exact and has_magic(text):
+            self._pattern = re.compile(translate(text))
+            # A bracket may hold any character: around the first and last wildcard all is literal.
+            pieces = re.split(
+                r"[*?]" if "[" not in text else r"[*?\[](?:.*[*?\]])?", text, flags=re.S
+            )
+        self._pieces = [piece.encode(errors="surrogateescape") for piece in pieces]
         self._int: int | None = _TRUTHS.get(text.lower())
         self._float: np.float32 | None = None
         with suppress(ValueError):
@@ -125,17 +151,17 @@ class _Wanted:
     def rows(self, payloads: list[bytes]) -> list[int]:
         """Return which of some records hold it."""
         # Only these can; most records need not be decoded to be passed by.
-        name, blob = self._name, self._blob
+        name, pieces = self._name, self._pieces
         if self._int is None and self._float is None:
-            rows = [i for i, p in enumerate(payloads) if blob in p and name in p]
+            rows = [i for i, p in enumerate(payloads) if name in p and all(x in p for x in pieces)]
         else:
             rows = [i for i, p in enumerate(payloads) if name in p]
         if not rows:
             return []
         try:
-            column: Any = decode_columns([payloads[row] for row in rows]).get(self._feature, ())
+            column: Any = decode_columns([payloads[row] for row in rows]).get(self.feature, ())
         except WireError:
-            column = [_decoded(payloads[row]).get(self._feature) for row in rows]
+            column = [_decoded(payloads[row]).get(self.feature) for row in rows]
         held = self._held(column) if isinstance(column, np.ndarray) else map(self._holds, column)
         return [row for row, holds in zip(rows, held, strict=False) if holds]
 
@@ -149,7 +175,16 @@ class _Wanted:
     def _holds(self, values: Any) -> bool:
         if isinstance(values, np.ndarray):
             return self._held(values[None])[0]
-        return isinstance(values, list) and self._blob in values
+        if not isinstance(values, list):
+            return False
+        if self._blob in values:
+            return True
+        if self._pattern is not None:
+            match = self._pattern.match
+            return any(match(value.decode(errors="surrogateescape")) for value in values)
+        if self.part_of is None:
+            self.part_of = next((value for value in values if self._blob in value), None)
+        return False
 
 
 def _equal(values: NDArray[Any], number: int | np.float32) -> NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
@@ -102,6 +103,21 @@ def read_some(
                 with suppress(FeatureError):  # shown as the bytes that they are
                     features[name] = np.atleast_1d(arrays[name].one(features[name]))
         yield ShownRecord(raw.number, raw.path, raw.place, len(raw.payload), kind, features, lists)
+
+
+def num_records(path: str) -> int:
+    """Return how many records a dataset or file has; without a whole dataset they are counted.
+
+    Raises:
+        OptionError: The path names nothing, or several datasets.
+        CorruptFile: A record is damaged.
+        StorageError: A shard can not be read.
+    """
+    shard_set = find_one(path)
+    if shard_set.manifest is not None and shard_set.is_complete:
+        return shard_set.manifest.num_records
+    with closing(_Readers()) as readers:
+        return sum(_Cursor(shard, readers).skip(sys.maxsize) for _, shard in shard_set.shards)
 
 
 def _raw_features(manifest: Manifest | None) -> dict[str, RestoredFeature]:

@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 from contextlib import closing
+from fnmatch import fnmatchcase
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.finding import find_records
+from shardwriter.finding import WantedValue, find_records
 
 NUM_ITEMS = 60
 
@@ -38,7 +41,7 @@ def dataset(tmp_path):
 
 
 def items(dataset, feature, value):
-    return [found.source_index for found in find_records(str(dataset), feature, value)]
+    return [found.source_index for found in find_records(str(dataset), WantedValue(feature, value))]
 
 
 def wanted(condition):
@@ -46,7 +49,7 @@ def wanted(condition):
 
 
 def test_where_a_key_stands(dataset):
-    (found,) = find_records(str(dataset), "image/filename", "n038.jpg")
+    (found,) = find_records(str(dataset), WantedValue("image/filename", "n038.jpg"))
     assert found.source_index == 38
     assert found.index == 38 - 4  # four items in front of it were skipped
     assert found.shard == 38 % 4
@@ -83,6 +86,47 @@ def test_values_of_all_kinds(dataset, feature, value, condition):
     assert items(dataset, feature, value) == wanted(condition)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "condition"),
+    [
+        ("*03*", lambda i: 30 <= i < 40 or i == 3),
+        ("n0?3.jpg", lambda i: i % 10 == 3),
+        ("n0[12]*", lambda i: 10 <= i < 30),
+        ("n0[!0-4]?.jpg", lambda i: i >= 50),
+        ("*", lambda i: True),
+        ("N0*", lambda i: False),
+        ("*.png", lambda i: False),
+        ("n0[1", lambda i: False),
+    ],
+)
+def test_texts_match_patterns(dataset, pattern, condition):
+    assert items(dataset, "image/filename", pattern) == wanted(condition)
+    assert items(dataset, "label", pattern) == []  # numbers do not
+
+
+def test_a_pattern_matches_one_value_of_several_and_characters_and_not_bytes(tmp_path):
+    values = [["b", "naïve"], ["naive"], [b"na\xffve", "x"], [], ["line\nve"]]
+    sw.write([{"name": value} for value in values], tmp_path / "t@2")
+    assert items(tmp_path / "t", "name", "na?ve") == [0, 1, 2]
+    assert items(tmp_path / "t", "name", "*ve") == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize("text", ["a[1]*", "what?", "[", "]*[", "[a", "*]x"])
+def test_a_value_that_looks_like_a_pattern_is_found(tmp_path, text):
+    others = ["a1", "a1b", "whatX", "other", "a", "]x", "x]x"]
+    sw.write([{"name": name} for name in [*others, text]], tmp_path / "t@2")
+    path = str(tmp_path / "t")
+    assert len(others) in items(path, "name", text)
+    exact = find_records(path, WantedValue("name", text, exact=True))
+    assert [found.source_index for found in exact] == [len(others)]
+
+
+@given(st.text("ab[]*?!-", max_size=6), st.text("ab[]*?!-", max_size=6))
+def test_patterns_are_those_of_fnmatch(pattern, text):
+    found = WantedValue("name", pattern).rows([sw.encode_example({"name": text})])
+    assert found == [0] * (text == pattern or fnmatchcase(text, pattern))
+
+
 def test_nan_is_found_as_nan(tmp_path):
     sw.write([{"x": 1.0}, {"x": float("nan")}], tmp_path / "t@1")
     assert items(tmp_path / "t", "x", "nan") == [1]
@@ -93,9 +137,9 @@ def test_other_payloads_are_passed_by(tmp_path):
     with sw.TFRecordWriter(tmp_path / "t-00000-of-00001") as writer:
         for payload in payloads * 3:
             writer.write(payload)
-    found = list(find_records(str(tmp_path / "t-00000-of-00001"), "label", "4"))
+    found = list(find_records(str(tmp_path / "t-00000-of-00001"), WantedValue("label", "4")))
     assert [record.record_index for record in found] == [1, 4, 7]
-    assert not list(find_records(str(tmp_path / "t-00000-of-00001"), "other", "4"))
+    assert not list(find_records(str(tmp_path / "t-00000-of-00001"), WantedValue("other", "4")))
 
 
 def test_over_the_bounds_of_blocks(tmp_path):
@@ -111,7 +155,7 @@ def test_a_name_that_the_manifest_does_not_know(dataset):
 
 
 def test_whoever_has_enough_stops(dataset):
-    with closing(find_records(str(dataset), "tags", "all")) as found:
+    with closing(find_records(str(dataset), WantedValue("tags", "all"))) as found:
         assert next(found).index == 0
 
 
@@ -141,6 +185,16 @@ def test_the_command_where_there_is_nothing(dataset):
     done = run(dataset, "image/filename=nobody")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no record holds image/filename=nobody" in done.stderr
+    assert "in part" not in done.stderr
+    part = run(dataset, "image/filename=n04")
+    assert part.returncode == 1
+    assert (
+        "note: 'n040.jpg' holds it in part: "
+        f"shardwriter find {dataset} 'image/filename=*n04*'" in part.stderr.splitlines()
+    )
+    assert run(dataset, "image/filename=*n04*").returncode == 0
+    assert run(dataset, "image/filename==*n04*").returncode == 1
+    assert run(dataset, "image/filename==n040.jpg").returncode == 0
     done = run(dataset, "nobody")
     assert done.returncode == 2
     assert "is not FEATURE=VALUE" in done.stderr

@@ -13,7 +13,7 @@ import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.codec.raw_array import RAW_DTYPES, dtype_named
 from shardwriter.errors import FeatureError, MissingExtra, OptionError, SchemaConflict
-from shardwriter.finding import find_records
+from shardwriter.finding import WantedValue, find_records
 from shardwriter.show import read_some
 
 NUMPY_DTYPES = [dtype for dtype in RAW_DTYPES if dtype != "bfloat16"]
@@ -142,7 +142,10 @@ def test_show_gives_the_array_and_find_its_bytes(tmp_path):
     assert "1, 2, 3, 4" in text
     as_json = json.loads(CliRunner().invoke(app, ["show", path, "--json"]).stdout)
     assert as_json["features"]["x"] == [[1, 2], [3, 4]]
-    assert [r.record_index for r in find_records(path, "x", array.tobytes().decode())] == [0]
+    assert [
+        r.record_index
+        for r in find_records(path, WantedValue("x", array.tobytes().decode(), exact=True))
+    ] == [0]
     told = sw.stats(path, features=True).to_json()["sets"][0]["features"]["x"]
     assert (told["dtype"], told["encoding"], told["shape"]) == ("int16", "raw", [2, 2])
 

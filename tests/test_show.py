@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import shardwriter as sw
+from shardwriter.cli import app
 from shardwriter.errors import CorruptFile, OptionError, SourceChanged
 from shardwriter.show import read_some
 
@@ -233,3 +235,16 @@ def test_the_command_says_on_stderr_that_the_index_was_not_used(dataset: Path) -
     assert done.returncode == 0
     assert json.loads(done.stdout)["index"] == 25
     assert done.stderr.startswith("note: the index can not be used")
+
+
+def test_a_start_behind_the_end_is_told_with_the_number_of_records(dataset: Path) -> None:
+    def said() -> str:
+        result = CliRunner().invoke(app, ["show", str(dataset / "t"), "--start", "999999"])
+        assert result.exit_code == 2
+        return result.stderr
+
+    with_manifest = said()
+    assert "there is no record 999,999: there are 26 records, from 0 on" in with_manifest
+    assert "--start 25 shows the last one" in with_manifest
+    without_manifest(dataset)
+    assert said() == with_manifest

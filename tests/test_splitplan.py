@@ -19,7 +19,7 @@ from shardwriter.report.plan_table import plan_table, remedy_lines
 from shardwriter.splitplan.document import even_records, plan_json
 from shardwriter.splitplan.num_shards import auto_num_shards, good_num_shards, trouble
 from shardwriter.splitplan.options import PlanOptions
-from shardwriter.splitplan.policies import MAX_LISTED, POLICIES
+from shardwriter.splitplan.policies import LIKELY, MAX_LISTED, POLICIES
 
 COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)
 OPTIONS = st.builds(
@@ -316,8 +316,8 @@ def test_the_command_ends_with_advice_and_a_verdict():
     assert lines[-2].startswith("Use 3, 6 or 9 shards, not 4")
     assert lines[-1].startswith("3 ranks: ")
     assert "would hang" in lines[-1]
-    row = next(line for line in lines if line.startswith("tf.data files.shard(W, r)"))
-    assert row.split()[2:] == ["r)", "26-52", "4-7", "0", "0", "0", "0", "hangs"]
+    row = next(line for line in lines if line.startswith("webdataset split_by_node"))
+    assert row.split()[2:] == ["26-52", "4-7", "0", "0", "0", "0", "hangs"]
 
 
 def test_without_a_number_of_shards_the_size_of_records_chooses_it():
@@ -357,8 +357,29 @@ def test_a_number_that_makes_no_sense_ends_with_2(arguments):
 )
 def test_the_table_fits_80_columns(num_records, num_shards, options):
     plan = plan_json(even_records(num_records, num_shards), options)
-    assert Console(width=200).measure(plan_table(plan)).maximum <= 80
-    assert all(line.plain for line in remedy_lines(plan))
+    assert Console(width=200).measure(plan_table(plan["policies"])).maximum <= 80
+    assert all(line.plain for line in remedy_lines(plan["policies"]))
+
+
+def test_the_table_shows_the_likely_policies_unless_others_are_asked_for():
+    assert set(LIKELY) < {policy.policy for policy in POLICIES}
+    job = ("--records", 1000, "--shards", 6, "--world", 4)
+
+    def shown(*options):
+        done = run(*job, *options)
+        assert done.exit_code == 0
+        titles = {policy.policy: f"{policy.framework} {policy.title} " for policy in POLICIES}
+        lines = done.stdout.splitlines()
+        return {name for name, title in titles.items() if any(x.startswith(title) for x in lines)}
+
+    assert shown() == set(LIKELY)
+    assert "5 of 25 policies: what most training uses; --policy all shows all" in run(*job).stdout
+    assert "6 would hang" in run(*job).stdout  # of all
+    assert len(shown("--policy", "all")) == len(POLICIES)
+    assert shown("--policy", "tf-files,dali-drop") == {"tf-files", "dali-drop"}
+    for option in ((), ("--policy", "all")):
+        document = json.loads(run(*job, "--json", *option).stdout)
+        assert len(document["policies"]) == len(POLICIES)
 
 
 def test_policies_can_be_chosen():

@@ -107,7 +107,7 @@ def stats(
         with tempfile.TemporaryDirectory(prefix="shardwriter-") as folder:
             told = _run(arguments, job, out or os.path.join(folder, "stats.json"), verbose)
         if told is not None:
-            conclude(json_module.loads(told), gates, Faces(json, html, all_shards))
+            conclude(json_module.loads(told), gates, Faces(json, html, all_shards, bool(policy)))
 
 
 def _run(arguments: JobArguments, stats_job: ShardStats, out: str, verbose: bool) -> str | None:

@@ -13,7 +13,12 @@ from shardwriter.cli.streams import has_reader
 def find(
     path: Annotated[str, typer.Argument(help="A dataset, shard file, folder or manifest.")],
     wanted: Annotated[
-        str, typer.Argument(metavar="FEATURE=VALUE", help="What the record has to hold.")
+        str,
+        typer.Argument(
+            metavar="FEATURE=VALUE",
+            help="What the record has to hold; VALUE may be a pattern with *, ? and [...] for "
+            "texts. FEATURE==VALUE takes these characters as they are.",
+        ),
     ],
     first: Annotated[bool, typer.Option("--first", help="Stop at the first one.")] = False,
     limit: Annotated[
@@ -27,19 +32,25 @@ def find(
     The exit code is 1 where no record holds it.
 
     Example: [bold]shardwriter find out/train image/filename=n01440764_10026.JPEG[/bold]
+
+    Pattern: [bold]shardwriter find out/train 'image/filename=*_10026.*'[/bold]
     """
     with reported(verbose=verbose):
+        import glob
+        import shlex
         from contextlib import closing
         from itertools import islice
 
         from shardwriter.errors import OptionError
-        from shardwriter.finding import find_records
+        from shardwriter.finding import WantedValue, find_records
 
-        feature, equals, value = wanted.partition("=")
+        feature, equals, text = wanted.partition("=")
+        exact = text.startswith("=")
+        value = WantedValue(feature, text.removeprefix("="), exact=exact)
         if not equals or not feature:
             raise OptionError(f"{wanted!r} is not FEATURE=VALUE", hint="as in label=3")
         num_found = 0
-        with closing(find_records(path, feature, value, notify=hint)) as records:
+        with closing(find_records(path, value, notify=hint)) as records:
             for found in islice(records, 1 if first else limit):
                 num_found += 1
                 if json:
@@ -53,4 +64,10 @@ def find(
                     break
         if not num_found:
             hint(f"no record holds {wanted}")
+            if value.part_of is not None:
+                pattern = shlex.quote(f"{feature}=*{glob.escape(value.text)}*")
+                hint(
+                    f"{value.part_of.decode(errors='replace')!r} holds it in part: "
+                    f"shardwriter find {shlex.quote(path)} {pattern}"
+                )
             raise typer.Exit(1)

@@ -69,4 +69,4 @@ def plan(
         else:
             from shardwriter.report.plan_table import print_plan
 
-            print_plan(result)
+            print_plan(result, all_policies=bool(policy))

@@ -33,8 +33,9 @@ def show(
     """
     with reported(verbose=verbose):
         from shardwriter.errors import OptionError
+        from shardwriter.render import plural
         from shardwriter.report.records import print_record, record_json
-        from shardwriter.show import read_some
+        from shardwriter.show import num_records, read_some
 
         schema = None if save_images is None else _schema(path)
         found, num_saved = False, 0
@@ -52,7 +53,12 @@ def show(
             elif not has_reader():
                 break
         if not found:
-            raise OptionError(f"there is no record {start}", path=path)
+            total = num_records(path)
+            raise OptionError(
+                f"there is no record {start:,}: there are {plural(total, 'record')}, from 0 on",
+                path=path,
+                hint=f"--start {total - 1} shows the last one" if total else None,
+            )
         if save_images is not None:
             _say_saved(num_saved, save_images)
 

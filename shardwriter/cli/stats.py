@@ -81,4 +81,4 @@ def stats(
                 workers=workers,
                 progress=progress,
             )
-        conclude(report.to_json(), gates, Faces(json, html, all_shards))
+        conclude(report.to_json(), gates, Faces(json, html, all_shards, bool(policy)))

@@ -79,7 +79,7 @@ PolicyOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAMES",
-        help="Only these policies, such as webdataset,dali-fill; a wrong name lists all.",
+        help="These policies instead of the likely ones, such as webdataset,dali-fill; or all.",
         rich_help_panel=_TRAINING,
     ),
 ]
@@ -151,7 +151,7 @@ def plan_options(
 
 
 def policy_names(texts: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of policies in texts that are lists with commas.
+    """Return the names of policies in texts that are lists with commas; none stand for all.
 
     Raises:
         OptionError: There is no such policy.
@@ -159,6 +159,8 @@ def policy_names(texts: Sequence[str] | None) -> tuple[str, ...]:
     from shardwriter.splitplan.policies import check_names
 
     names = tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
+    if "all" in names:
+        return ()
     check_names(names)
     return names
 
@@ -218,11 +220,13 @@ class Faces:
         json: As the JSON document.
         html: Also as a page, in this file.
         all_shards: Every shard in the table.
+        all_policies: Every policy of the report in the table.
     """
 
     json: bool = False
     html: str | None = None
     all_shards: bool = False
+    all_policies: bool = False
 
 
 def conclude(report: dict[str, Any], gates: GateOptions, faces: Faces) -> None:
@@ -243,7 +247,7 @@ def conclude(report: dict[str, Any], gates: GateOptions, faces: Faces) -> None:
     else:
         from shardwriter.report.terminal import print_report
 
-        print_report(report, all_shards=faces.all_shards)
+        print_report(report, all_shards=faces.all_shards, all_policies=faces.all_policies)
     if faces.html is not None:
         from shardwriter.report.page import write_page
         from shardwriter.report.pictures import sample_pictures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwriter.render import bytes_text, make_console
+from shardwriter.splitplan.policies import LIKELY
 
 _STYLES: Final = {
     "ok": "green",
@@ -22,14 +23,27 @@ _TOLD: Final = ("hangs", "error", "loses")
 _MAX_REMEDIES: Final = 8
 
 
-def print_plan(plan: Mapping[str, Any], *, console: Console | None = None) -> None:
-    """Print the report's ``plan``; the verdict is the last line."""
+def print_plan(
+    plan: Mapping[str, Any], *, all_policies: bool = False, console: Console | None = None
+) -> None:
+    """Print the report's ``plan``; the verdict is the last line.
+
+    Args:
+        plan: The document.
+        all_policies: Show all policies that it has; else the likely ones.
+        console: Where to print; stdout.
+    """
     console = console or make_console()
     for line in plan_lines(plan):
         console.print(line)
-    if plan["policies"]:
-        console.print(plan_table(plan))
-    for line in remedy_lines(plan):
+    shown = [p for p in plan["policies"] if all_policies or p["policy"] in LIKELY]
+    if shown:
+        console.print(plan_table(shown))
+    num_all = len(plan["policies"])
+    if len(shown) < num_all:
+        which = f"{len(shown)} of {num_all} policies: what most training uses"
+        console.print(Text(f"{which}; --policy all shows all", style="dim"))
+    for line in remedy_lines(shown):
         console.print(line)
     console.print(Text(plan["advice"], style="bold"))
     hangs = any(policy["hangs"] for policy in plan["policies"])
@@ -61,14 +75,14 @@ def plan_lines(plan: Mapping[str, Any]) -> list[Text]:
     return lines
 
 
-def plan_table(plan: Mapping[str, Any]) -> Table:
-    """Return the policies as a table: what ranks get, and what is lost or seen twice."""
+def plan_table(policies: Sequence[Mapping[str, Any]]) -> Table:
+    """Return policies as a table: what ranks get, and what is lost or seen twice."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("policy", no_wrap=True)
     for column in ("samples", "steps", "idle", "lost", "twice", "pads"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for policy in plan["policies"]:
+    for policy in policies:
         verdict = Text(policy["verdict"], style=_STYLES[policy["verdict"]])
         name = Text.assemble((policy["framework"], "bold"), " ", policy["title"])
         if policy["error"] is not None:
@@ -87,9 +101,9 @@ def plan_table(plan: Mapping[str, Any]) -> Table:
     return table
 
 
-def remedy_lines(plan: Mapping[str, Any]) -> list[Text]:
+def remedy_lines(policies: Sequence[Mapping[str, Any]]) -> list[Text]:
     """Return what to do about the policies that hang, refuse or lose records."""
-    bad = [p for p in plan["policies"] if p["verdict"] in _TOLD and p["remedy"]]
+    bad = [p for p in policies if p["verdict"] in _TOLD and p["remedy"]]
     by_remedy: dict[str, list[str]] = {}
     for policy in bad:
         by_remedy.setdefault(policy["remedy"], []).append(

@@ -28,13 +28,18 @@ _MAX_SHARES: Final = 100
 
 
 def print_report(
-    report: Mapping[str, Any], *, all_shards: bool = False, console: Console | None = None
+    report: Mapping[str, Any],
+    *,
+    all_shards: bool = False,
+    all_policies: bool = False,
+    console: Console | None = None,
 ) -> None:
     """Print what ``shard-stats`` found; the verdict is the last line.
 
     Args:
         report: The JSON document; sections that it lacks are left out.
         all_shards: Show every shard, however many there are.
+        all_policies: Show every policy of the plan; else the likely ones.
         console: Where to print; stdout.
     """
     console = console or make_console(soft_wrap=False)
@@ -57,7 +62,10 @@ def print_report(
             say(console, initial_dist_text(labels, max_labels=_MAX_SHARES))
         print_features(console, shard_set.get("features") or {}, shard_set.get("num_records"))
         print_drift(console, shard_set.get("drift") or [])
-        _print_plan(console, shard_set.get("plan") or {})
+        plan = shard_set.get("plan") or {}
+        if plan:
+            console.print()
+            print_plan(plan, all_policies=all_policies, console=console)
     if len(sets) > 1:
         console.print()
     _print_sizes(console, report)
@@ -84,13 +92,6 @@ def _heading(shard_set: Mapping[str, Any]) -> str:
     is_path = "/" in files or not shard_set.get("directory")
     path = files if is_path else os.path.join(shard_set["directory"], files)
     return f"{path} ({proven})"
-
-
-def _print_plan(console: Console, plan: Mapping[str, Any]) -> None:
-    if not plan:
-        return
-    console.print()
-    print_plan(plan, console=console)
 
 
 def _print_sizes(console: Console, report: Mapping[str, Any]) -> None:

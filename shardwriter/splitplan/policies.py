@@ -83,6 +83,15 @@ POLICIES: Final = tuple(
 
 NAMES: Final = tuple(policy.policy for policy in POLICIES)
 
+LIKELY: Final = (
+    "tf-auto",  # what tf.distribute and Keras do where nobody chooses
+    "webdataset",  # split_by_node is in its own examples
+    "datasets-iterable",  # split_dataset_by_node, which Trainer calls on streams
+    "dali-fill",  # DALI's default for the last batch
+    "shardwriter-drop",  # ShardLoader(uneven="drop"): equal steps from any number of shards
+)
+"""The policies that most training uses, one of each family; tables show these first."""
+
 
 def check_names(names: Iterable[str]) -> None:
     """Refuse names of no policy.
@@ -92,7 +101,9 @@ def check_names(names: Iterable[str]) -> None:
     """
     unknown = sorted(set(names) - set(NAMES))
     if unknown:
-        raise OptionError(f"there is no policy {unknown[0]!r}", hint=f"one of {', '.join(NAMES)}")
+        raise OptionError(
+            f"there is no policy {unknown[0]!r}", hint=f"all, or one of {', '.join(NAMES)}"
+        )
 
 
 def policy_json(policy: Policy, records: Counts, options: PlanOptions) -> dict[str, Any]:
