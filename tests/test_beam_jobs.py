@@ -408,8 +408,8 @@ def test_an_error_that_came_as_text_is_told_as_ours() -> None:
     only = told(RuntimeError(text.splitlines()[-1]))
     assert (type(only), str(only)) == (SourceError, "not an image")
     other = told(ValueError("one\ntwo [while running 'A/B']\n"))
-    assert (type(other), str(other)) == (RunError, "two")
-    assert str(told(KeyError())) == "KeyError"
+    assert (type(other), other.message) == (RunError, "two")
+    assert told(KeyError()).message == "KeyError"
 
 
 def test_an_error_of_this_process_keeps_where_and_what_to_do() -> None:
@@ -419,7 +419,7 @@ def test_an_error_of_this_process_keeps_where_and_what_to_do() -> None:
     outer = RuntimeError("failed")
     outer.__cause__ = again
     error = told(outer)
-    assert (str(error), error.hint) == ("item 5: not an image", "look at it")
+    assert (error.summary, error.hint) == ("item 5: not an image", "look at it")
 
 
 @pytest.mark.parametrize("out", ["a/t@4", "t", "gs://b/t@7.gz", "x/train@3.record", "t.tfrecord"])

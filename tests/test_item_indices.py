@@ -172,7 +172,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_indices_only(tmp_path, mon
     out = tmp_path / "out" / "d@2"
     with pytest.raises(CallableError, match="not yet"):
         sw.write(Loads(), out, indices=chosen, map=stop, run=run)
-    with pytest.raises(RunChanged, match="--indices is not what it was"):
+    with pytest.raises(RunChanged, match="indices= is not what it was"):
         sw.write(Loads(), out, indices=chosen[:-1], map=stop, run=run, resume=True)
     (tmp_path / "mended").touch()
     sw.write(Loads(), out, indices=chosen, map=stop, run=run, resume=True)
@@ -266,7 +266,7 @@ def test_a_file_of_anything_else(tmp_path, content, what, line):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(OptionError, match="--indices: can not be read: No such file"):
+    with pytest.raises(OptionError, match="indices: can not be read: No such file"):
         read_indices(str(tmp_path / "none"))
 
 

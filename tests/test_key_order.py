@@ -578,7 +578,7 @@ def test_sources_that_have_no_such_order_are_refused(tmp_path):
     with pytest.raises(OptionError, match="have no names") as caught:
         sw.write(rows(), tmp_path / "t@2", order="key")
     assert "--key" in caught.value.hint
-    with pytest.raises(OptionError, match="--key x: there is no such feature") as caught:
+    with pytest.raises(OptionError, match='key="x": there is no such feature') as caught:
         sw.write(table(tmp_path / "a.csv", range(3)), tmp_path / "t@2", order="key", key="x")
     assert "half, id, n" in caught.value.hint
 
@@ -603,7 +603,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, workers):
     with pytest.raises(CallableError):
         sw.write(rows(), out, map=stops, run=RunOptions(mark_s=0, workers=workers), **order)
     for other in ({}, {"order": "key", "key": "n"}, {"order": "key", "key": "id"}):
-        with pytest.raises(RunChanged, match="--order, --key"):
+        with pytest.raises(RunChanged, match="order=, key="):
             sw.write(rows(), out, map=goes, resume=True, **other)
     said = []
     # The order of the input has changed: a list is known by its length, and the keys are the same.
@@ -613,7 +613,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, workers):
     assert files(tmp_path / "out") == files(tmp_path / "whole")
     sw.write(rows(), out, map=goes, resume=True, notify=said.append, **order)
     assert "nothing to do" in said[-1]
-    with pytest.raises(OutputExists, match="--order, --key"):
+    with pytest.raises(OutputExists, match="order=, key="):
         sw.write(rows(), out, map=goes, resume=True, order="key", key="n")
 
 

@@ -184,7 +184,7 @@ def test_items_in_which_no_image_can_be_found_are_refused(tmp_path):
     }
     for what, item in items.items():
         for function in (None, _same):
-            with pytest.raises(FeatureError, match=f"--resize.*the item is {what}") as caught:
+            with pytest.raises(FeatureError, match=f"resize=.*the item is {what}") as caught:
                 sw.write(
                     [item], tmp_path / "x@1", map=function, images=sw.ImageOptions(max_side=20)
                 )

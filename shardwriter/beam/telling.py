@@ -19,6 +19,6 @@ def telling(process: _Process) -> _Process:
         try:
             yield from process(self, element)
         except ShardwriterError as error:
-            raise type(error)(error.summary) from error
+            raise type(error)(error.summary, hint=error.hint) from error
 
     return told
