@@ -38,10 +38,9 @@ from shardwriter.options import RunOptions
 from shardwriter.runs.publication import (
     check_names,
     check_output,
+    finish_committed,
     finished,
-    is_committed,
     replaced_by,
-    roll_forward,
     taken_by,
 )
 from shardwriter.runs.rundir import RunDirectory
@@ -222,8 +221,7 @@ def place_for(
     if dry_run or is_missing:
         return place
     with _claimed(output, storage) as run:
-        if is_committed(run):
-            roll_forward(run)
+        finish_committed(run, overwrite=run_options.overwrite)
         facts = facts_of(run)
         place = replace(place, before=_launch_of(facts), manifest=_manifest_token(output))
         if run_options.resume and facts.get("engine") == "beam":
