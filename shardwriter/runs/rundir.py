@@ -142,9 +142,12 @@ class RunDirectory:
             StorageError: It can not be read, or is not what a run writes.
         """
         try:
-            return json_shape.read(self.read(RUN), RunFacts)
+            facts = json_shape.read(self.read(RUN), RunFacts)
         except ValueError:
             raise self.broken(RUN) from None
+        if facts["format"] != FORMAT:
+            raise self.broken(RUN)
+        return facts
 
     def broken(self, file_name: str) -> StorageError:
         """Return the error for a file of this folder that no run can have written."""

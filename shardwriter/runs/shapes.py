@@ -23,8 +23,11 @@ Attempt = Annotated[int, Meta(ge=0, le=10**9 - 2)]
 GrowingRow = tuple[Count, Count, Count, _U32, Count, _U32 | None, Count]
 """Number of a shard, and the fields of :class:`shardwriter.formats.tfrecord.Written`."""
 
+SealedFields = tuple[Count, Count, Count, _U32, _U32 | None]
+"""The fields of :class:`shardwriter.dataset.manifest.SealedShard`."""
+
 SealedRow = tuple[Count, Count, Count, Count, _U32, _U32 | None]
-"""Number of a shard, and those of :class:`shardwriter.dataset.manifest.SealedShard`."""
+"""Number of a shard, and those fields."""
 
 
 class _FeatureCounts(TypedDict):
@@ -119,7 +122,7 @@ class Retry(TypedDict):
 
 
 class _RunFormat(TypedDict):
-    format: Literal["shardwriter.run/1"]
+    format: str
 
 
 class RunFacts(_RunFormat, total=False):

@@ -194,6 +194,21 @@ class Base:
         )
 
 
+def is_of_job(learnt: Mapping[str, Any], num_shards: int) -> bool:
+    """Return whether a state of :class:`~shardwriter.features.learnt.Learnt` can be of N shards."""
+    labels = learnt["labels"]
+    rows = [row for _, _, _, row, _, _ in labels["labels"]]
+    if not all(_is_row(row, num_shards) for row in rows if row is not None):
+        return False
+    if any((row is not None) is not labels["per_shard"] for row in rows):
+        return False
+    try:
+        Learnt.from_state(learnt, num_shards)
+    except ValueError:  # a label that is no number
+        return False
+    return True
+
+
 def _are_of(
     shards: Iterable[int],
     learnt: Mapping[str, Any] | None,
@@ -204,18 +219,7 @@ def _are_of(
     """Return whether shards, label counts and T are those of a job."""
     if max(shards, default=0) >= num_shards or (num_items or 0) > max_items:
         return False
-    if learnt is None:
-        return True
-    rows = [row for _, _, _, row, _, _ in learnt["labels"]["labels"]]
-    if not all(_is_row(row, num_shards) for row in rows if row is not None):
-        return False
-    if learnt["labels"]["per_shard"] is (None in rows):
-        return False
-    try:
-        Learnt.from_state(learnt, num_shards)
-    except ValueError:  # a label that is no number
-        return False
-    return True
+    return learnt is None or is_of_job(learnt, num_shards)
 
 
 def _is_row(row: list[int] | dict[str, int], num_shards: int) -> bool:
