@@ -23,7 +23,7 @@ from shardwriter.formats.crc32c import extend_crc32c
 from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.formats.tfrecord_reader import read_frames
 from shardwriter.formats.zlib_blocks import zlib_blocks
-from shardwriter.runs.publication import is_committed, roll_forward
+from shardwriter.runs.publication import finish_committed, is_committed
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.shards.locate import find_one
 from shardwriter.shards.shard_sets import ShardSet
@@ -141,8 +141,7 @@ def _claimed(shard_set: ShardSet) -> Iterator[RunDirectory]:
     """Hold a dataset's run directory; what an unfinished run has in it stays."""
     with RunDirectory.claim(shard_set.directory, shard_set.name, LocalStorage()) as run:
         try:
-            if is_committed(run):
-                roll_forward(run)
+            finish_committed(run)
             yield run
         finally:
             if run.is_worth_keeping or is_committed(run):

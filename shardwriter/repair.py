@@ -32,7 +32,7 @@ from shardwriter.repairing import with_source, without_source
 from shardwriter.repairing.known import Known, look
 from shardwriter.repairing.report import RepairReport
 from shardwriter.repairing.survey import ShardSurvey, survey_shard
-from shardwriter.runs.publication import begin, check_output, is_committed, roll_forward
+from shardwriter.runs.publication import begin, check_output, finish_committed, is_committed
 from shardwriter.runs.run_facts import machine_facts
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.sources import Source
@@ -280,8 +280,7 @@ def _check_in_place(run: RunDirectory, run_options: RunOptions) -> None:
     Raises:
         OutputExists: There is one.
     """
-    if is_committed(run):
-        roll_forward(run)
+    finish_committed(run, overwrite=run_options.overwrite)
     if run.is_worth_keeping and not run_options.overwrite:
         raise OutputExists(
             f"an unfinished run of {run.name!r} is there",

@@ -127,6 +127,8 @@ FLOORS = {
         "runs.snapshot",
         "runs.kept",
         "runs.lock",
+        "runs.own_files",
+        "runs.shapes",
         "runs.rundir",
         "runs.recovery",
         "runs.publication",

@@ -168,7 +168,7 @@ def test_a_dataset_that_is_being_written_is_left_alone(dataset: Path) -> None:
 def test_what_an_unfinished_run_left_stays(dataset: Path) -> None:
     with RunDirectory.claim(str(dataset), "t", LocalStorage()) as run:
         run.begin({"job": "x"})
-        run.write_base(Base(gaps=[3]))
+        run.write_base(Base(gaps=[[3, 1]]))
         Path(run.path, "index").write_bytes(b"its own")
     files = names(dataset / ".t.partial")
     make_index(str(dataset / "t"))

@@ -213,7 +213,7 @@ def test_overwrite_replaces_the_old_set_when_the_new_one_is_whole(out):
 def test_an_unfinished_run_is_kept_without_overwrite(out):
     run = RunDirectory.claim(str(out), "train", LocalStorage())
     run.begin({})
-    run.write_base(Base(gaps=[3]))
+    run.write_base(Base(gaps=[[3, 1]]))
     run.release()
     with pytest.raises(OutputExists, match="unfinished"), sw.open_writer(out / "train@2"):
         pass

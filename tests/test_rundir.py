@@ -20,6 +20,7 @@ from shardwriter.dataset.index import Index, dali_index
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OptionError, OutputBusy, OutputExists, StorageError
+from shardwriter.features.learnt import Learnt
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.runs import publication
@@ -39,7 +40,7 @@ from shardwriter.shards.shard import ShardFile
 from shardwriter.storage import LocalStorage
 
 SCHEMA = {"features": {}}
-NO_SNAPSHOT = Snapshot(1, False, 0, {}, {}, {}, None, 0)
+NO_SNAPSHOT = Snapshot(1, False, 0, {}, {}, Learnt.of("label", 2).to_state(), None, 0)
 SOME_WORK = replace(NO_SNAPSHOT, journal_bytes=1)
 
 
@@ -476,8 +477,8 @@ def test_a_run_that_ends_leaves_the_lock_of_its_successor(tmp_path, monkeypatch)
 
 FACTS = [
     {"skip": 3, "reason": "dropped"},
-    {"types": {"x": {"kind": "int64"}}},
-    {"skip": 4, "reason": "error", "error": {"index": 4, "message": "é"}},
+    {"types": {"x": {"kind": "int64", "present": 0, "unset": 0}}},
+    {"skip": 4, "reason": "error", "error": {"error": "X", "index": 4, "message": "é"}},
 ]
 
 
@@ -500,14 +501,17 @@ def test_facts_come_back_in_order(tmp_path):
 
 def test_facts_are_in_the_file_after_a_flush(tmp_path):
     journal = Journal(LocalStorage(), str(tmp_path / "j"))
-    journal.fact(skip=1)
+    journal.fact(skip=1, reason="dropped")
     assert facts_in(tmp_path / "j") == []
     journal.flush()
-    assert facts_in(tmp_path / "j") == [{"skip": 1}]
-    journal.fact(skip=2)
+    assert facts_in(tmp_path / "j") == [{"skip": 1, "reason": "dropped"}]
+    journal.fact(skip=2, reason="dropped")
     journal.sync()
     journal.close()
-    assert facts_in(tmp_path / "j") == [{"skip": 1}, {"skip": 2}]
+    assert facts_in(tmp_path / "j") == [
+        {"skip": 1, "reason": "dropped"},
+        {"skip": 2, "reason": "dropped"},
+    ]
 
 
 def test_every_torn_tail_gives_the_facts_in_front_of_it(tmp_path):
@@ -695,8 +699,14 @@ def test_an_old_shard_never_stands_in_for_one_that_is_gone(tmp_path, monkeypatch
         patch.setattr(RunDirectory, "discard", lambda self: None)
         write_dataset(tmp_path, "train@2", b"new", b"new", overwrite=True)
     (tmp_path / ".train.partial" / "shard-00000").unlink()
-    with pytest.raises(StorageError, match="gone"):
+    with pytest.raises(StorageError, match="gone") as caught:
+        write_dataset(tmp_path, "train@2", b"x")
+    assert "--overwrite starts again" in caught.value.hint
+    assert sw.stats(str(tmp_path / "train")).num_defects == 0  # the old one is whole
+    (tmp_path / "train.manifest.json").unlink()  # as a publication that has begun does
+    with pytest.raises(StorageError, match="gone") as caught:
         write_dataset(tmp_path, "train@2", b"x", overwrite=True)
+    assert "train.tfrecord-*-of-00002" in caught.value.hint
     assert not (tmp_path / "train.manifest.json").exists()
 
 

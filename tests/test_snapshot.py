@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.dataset.manifest import SealedShard
+from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.schema import FeatureSummary
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.runs.snapshot import Base, Snapshot, rows_of, sealed_of, written_of
@@ -21,8 +23,32 @@ crcs = st.integers(0, 2**32 - 1)
 shards = st.integers(0, 99_999)
 written = st.builds(Written, numbers, numbers, crcs, numbers, st.none() | crcs, numbers)
 sealed = st.builds(SealedShard, numbers, numbers, numbers, crcs, st.none() | crcs)
-json_values = st.none() | st.booleans() | numbers | st.text(max_size=5)
-states = st.dictionaries(st.text(max_size=5), json_values | st.lists(json_values), max_size=3)
+labels = numbers | st.text(max_size=5) | st.floats().map(lambda value: {"float": repr(value)})
+rows = st.none() | st.lists(numbers) | st.dictionaries(shards.map(str), numbers, max_size=3)
+states = st.fixed_dictionaries(
+    {
+        "features": st.dictionaries(
+            st.text(max_size=5),
+            st.builds(
+                FeatureSummary, st.just(FeatureType("int64", "int64", (2, None))), numbers
+            ).map(FeatureSummary.to_state),
+        ),
+        "labels": st.fixed_dictionaries(
+            {
+                "feature": st.text(max_size=5),
+                "labels": st.lists(
+                    st.tuples(labels, st.text(max_size=5), numbers, rows, numbers, numbers).map(
+                        list
+                    ),
+                    max_size=3,
+                ),
+                "per_shard": st.booleans(),
+                "too_many": st.booleans(),
+            }
+        ),
+    }
+)
+errors = st.fixed_dictionaries({"error": st.text(max_size=5), "message": st.text(max_size=5)})
 
 snapshots = st.builds(
     Snapshot,
@@ -37,14 +63,14 @@ snapshots = st.builds(
 )
 bases = st.builds(
     Base,
-    attempt=numbers,
+    attempt=st.integers(0, 10**9 - 2),
     growing=st.dictionaries(shards, written, max_size=4),
     sealed=st.dictionaries(shards, sealed, max_size=4),
     in_place=st.booleans(),
     counted_to=st.dictionaries(shards, numbers, max_size=4),
     uncounted=st.frozensets(numbers, max_size=4),
-    gaps=st.lists(numbers, max_size=4, unique=True).map(sorted),
-    errors=st.dictionaries(numbers, states, max_size=3).map(
+    gaps=st.lists(st.tuples(numbers, st.integers(1, 2**63 - 1)).map(list), max_size=4),
+    errors=st.dictionaries(numbers, errors, max_size=3).map(
         lambda errors: {index: {**error, "index": index} for index, error in errors.items()}
     ),
     learnt=st.none() | states,
@@ -57,7 +83,15 @@ SNAPSHOT = Snapshot(
     counted_to=12,
     growing={0: Written(2, 40, 7, 40, None, 2), 5: NOTHING_WRITTEN},
     sealed={1: SealedShard(3, 30, 78, 9), 2: SealedShard(3, 30, 50, 9, 8)},
-    learnt={"features": {}, "labels": {"é": [1, None]}},
+    learnt={
+        "features": {"é": {"present": 1, "unset": 0}},
+        "labels": {
+            "feature": "é",
+            "labels": [["é", "é", 1, None, 0, 0]],
+            "per_shard": False,
+            "too_many": False,
+        },
+    },
     num_items=None,
     journal_bytes=100,
 )
@@ -90,7 +124,7 @@ def test_rows_of_shards_are_read_back(growing, finished):
     assert sealed_of(json.loads(json.dumps(rows_of(finished)))) == finished
 
 
-@pytest.mark.parametrize("entry", [SNAPSHOT, Base(4, gaps=[1, 2], uncounted=frozenset({3}))])
+@pytest.mark.parametrize("entry", [SNAPSHOT, Base(4, gaps=[[1, 2]], uncounted=frozenset({3}))])
 def test_a_torn_line_is_none(entry):
     line = entry.to_line()
     read = type(entry).from_line
@@ -166,7 +200,7 @@ def test_a_base_does_away_with_what_other_attempts_have_noted(run):
             run.write_snapshot(attempt, 0, replace(SNAPSHOT, is_synced=is_synced))
     with open(run.shard_path(0), "wb") as file:
         file.write(b"frames")
-    base = Base(1, growing=SNAPSHOT.growing, gaps=[1])
+    base = Base(1, growing=SNAPSHOT.growing, gaps=[[1, 1]])
     run.write_base(base)
     assert run.read_base() == base
     assert sorted(os.listdir(run.path)) == [

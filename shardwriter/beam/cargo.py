@@ -9,6 +9,8 @@ Every process unpacks it once.
 Sources keep what they have found (where rows begin, say) in temporary files. A pool sends these as
 open files; here their content goes along. What is small travels inside of the pipeline; the rest
 lies as one file beside the output, named by its content, so that every attempt has the same.
+Unpacking runs code, and others may be able to write there: a worker compares all of the file with
+the SHA-256 that came with the pipeline first, and unpacks its own copy of it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
@@ -32,6 +35,7 @@ from shardwriter.storage.choose import storage_for
 _U64: Final = struct.Struct("<Q")
 _BLOCK_BYTES: Final = 1 << 20
 _INLINE_BYTES: Final = 1 << 18  # every step has it, and Dataflow takes graphs of some megabytes
+_MAX_PARTS: Final = 1 << 16
 _MAX_BYTES: Final = 256 << 20  # of what is pickled: data in memory, or a million paths
 
 _lock = threading.Lock()  # runners have several threads in a worker
@@ -56,7 +60,8 @@ class Cargo:
         """Return the object; the same one each time that it is asked for in a process.
 
         Raises:
-            RunError: It can not be unpacked here: a module is missing, say.
+            RunError: It can not be unpacked here: a module is missing, say; or its file is not
+                the one that was packed.
         """
         with _lock:
             if self.digest not in _unpacked:
@@ -66,10 +71,19 @@ class Cargo:
 
     def _unpacked(self) -> Any:
         if self.inline is not None:
-            return _read(BytesIO(zlib.decompress(self.inline)))
+            return _unpack(*_read(BytesIO(zlib.decompress(self.inline)), self.digest))
         assert self.path is not None
         with storage_for(self.path).open(self.path) as file:
-            return _read(file)
+            try:
+                pickled, descriptors = _read(file, self.digest)
+            except ValueError:
+                raise RunError(
+                    "it is not the file that was packed for workers when the job was launched",
+                    path=self.path,
+                    hint="nothing in it was run; see who else may write there, and start the job "
+                    "again",
+                ) from None
+        return _unpack(pickled, descriptors)
 
 
 def load_cargo(obj: Any, path_prefix: str | None = None) -> Cargo:
@@ -137,19 +151,52 @@ def _blocks(descriptors: Sequence[int]) -> Iterator[bytes]:
             begin += len(block)
 
 
-def _read(file: IO[bytes]) -> Any:
-    (count,) = _U64.unpack(file.read(_U64.size))
-    sizes = [_U64.unpack(file.read(_U64.size))[0] for _ in range(count)]
-    pickled = file.read(sizes[0])
-    descriptors = []
-    for size in sizes[1:]:
-        with tempfile.TemporaryFile() as copy:
-            left = size
-            while left and (block := file.read(min(left, _BLOCK_BYTES))):
-                copy.write(block)
-                left -= len(block)
+def _read(file: IO[bytes], digest: str) -> tuple[bytes, list[int]]:
+    """Copy what was packed, and prove that it is that.
+
+    Args:
+        file: All of it.
+        digest: Its SHA-256.
+
+    Returns:
+        The pickle, and descriptors of the temporary files, which are open.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    found = sha256()
+
+    def take(num_bytes: int) -> bytes:
+        data = bytearray()
+        while len(data) < num_bytes:
+            block = file.read(min(_BLOCK_BYTES, num_bytes - len(data)))
+            if not block:
+                raise ValueError
+            data += block
+        found.update(data)
+        return bytes(data)
+
+    count = _U64.unpack(take(_U64.size))[0]
+    if not 1 <= count <= _MAX_PARTS:
+        raise ValueError
+    sizes = [_U64.unpack(take(_U64.size))[0] for _ in range(count)]
+    if sizes[0] > _MAX_BYTES:
+        raise ValueError
+    pickled = take(sizes[0])
+    with ExitStack() as copies:
+        descriptors = []
+        for size in sizes[1:]:
+            copy = copies.enter_context(tempfile.TemporaryFile())
+            for begin in range(0, size, _BLOCK_BYTES):
+                copy.write(take(min(_BLOCK_BYTES, size - begin)))
             copy.flush()
-            descriptors.append(os.dup(copy.fileno()))
+            descriptors.append(copy.fileno())
+        if file.read(1) or found.hexdigest() != digest:
+            raise ValueError
+        return pickled, [os.dup(number) for number in descriptors]
+
+
+def _unpack(pickled: bytes, descriptors: list[int]) -> Any:
     try:
         return unpack(pickled, descriptors)
     except (Exception, SystemExit) as error:

@@ -8,28 +8,32 @@ has been gathered, and kept in a file until the sizes of all are known::
     bucket file    frames of a TFRecord file, each a packed item, in order
 
 It is read once, in runs (:mod:`shardwriter.beam.cut`): what is behind it does not know that the
-items had keys.
+items had keys. Unpickling an item runs code, and others may be able to write where the file lies:
+it is copied and compared with the SHA-256 that came through the pipeline before an item is taken
+out.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from itertools import pairwise
 from typing import Any, Final
 
 from shardwriter.beam.cut import Cut
 from shardwriter.beam.place import Place, new_attempt
 from shardwriter.dataset.key_order import equal_keys, key_bytes, key_hash, key_of
-from shardwriter.errors import CallableError, FeatureError, reason
+from shardwriter.errors import CallableError, FeatureError, RunError, reason
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_frames
 from shardwriter.items.fields import own_fields
+from shardwriter.storage import GrowingFile
 from shardwriter.storage.descriptor import Scratch
 
 KIND: Final = "beam"
@@ -38,6 +42,7 @@ NUM_BUCKETS: Final = 256
 _HASHES: Final = 1 << 64
 _HEAD: Final = struct.Struct("<QQ")
 _SPILL_BYTES: Final = 64 << 20
+_COPY_BYTES: Final = 1 << 20
 _KEY_DIGEST_BYTES: Final = 16
 
 KeyOf = str | Callable[[Any], Any]
@@ -136,6 +141,7 @@ class Bucket:
         num_items: Its items.
         num_bytes: Their bytes, packed.
         key_sum: Sum of a hash of every key.
+        sha256: Of the file.
         first_run: The run of its first items; known when all buckets are there.
         first_item: The number of its first item, likewise.
     """
@@ -145,6 +151,7 @@ class Bucket:
     num_items: int
     num_bytes: int
     key_sum: int
+    sha256: str
     first_run: int = 0
     first_item: int = 0
 
@@ -186,7 +193,7 @@ def write_bucket(place: Place, bucket: int, values: Iterable[bytes]) -> Bucket:
                 raise equal_keys(one[1])
         path = place.bucket_path(bucket, new_attempt())
         in_file = scratch.num_bytes
-        file = place.storage.create(path)
+        file = _Hashing(place.storage.create(path))
         with closing(TFRecordWriter(file)) as writer, memoryview(waiting) as rest:
             for _, _, begin, size in order:
                 if begin < in_file:
@@ -195,7 +202,24 @@ def write_bucket(place: Place, bucket: int, values: Iterable[bytes]) -> Bucket:
                     writer.write(bytes(rest[begin - in_file : begin - in_file + size]))
             writer.flush()
             place.storage.complete(path)
-    return Bucket(bucket, path, len(order), num_bytes, key_sum)
+    return Bucket(bucket, path, len(order), num_bytes, key_sum, file.sha256.hexdigest())
+
+
+class _Hashing:
+    """A growing file whose bytes are hashed on their way."""
+
+    def __init__(self, file: GrowingFile) -> None:
+        self._file = file
+        self.sha256 = sha256()
+
+    def write(self, data: bytes, /) -> None:
+        """Append all of ``data``."""
+        self.sha256.update(data)
+        self._file.write(data)
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
 
 
 def number_buckets(buckets: Iterable[Bucket], num_shards: int) -> tuple[list[Bucket], Cut]:
@@ -221,8 +245,24 @@ def number_buckets(buckets: Iterable[Bucket], num_shards: int) -> tuple[list[Buc
 
 
 def read_bucket(place: Place, bucket: Bucket) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
-    """Yield index and descriptor of the items of a bucket, in order."""
-    with place.storage.open(bucket.path) as file:
-        for index, record in enumerate(read_frames(file, path=bucket.path), bucket.first_item):
+    """Yield index and descriptor of the items of a bucket, in order.
+
+    Raises:
+        RunError: Its file is not the one that was written.
+    """
+    with tempfile.TemporaryFile() as copy:
+        found = sha256()
+        with place.storage.open(bucket.path) as file:
+            while data := file.read(_COPY_BYTES):
+                found.update(data)
+                copy.write(data)
+        if found.hexdigest() != bucket.sha256:
+            raise RunError(
+                "it is not the file that this job has written",
+                path=bucket.path,
+                hint="nothing in it was run; see who else may write there, and start the job again",
+            )
+        copy.seek(0)
+        for index, record in enumerate(read_frames(copy, path=bucket.path), bucket.first_item):
             _, key, end = _key(record)
             yield index, (key, record[end:])

@@ -23,11 +23,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 from uuid import uuid4
 
 from shardwriter.beam.results import MadeShard
@@ -35,19 +34,21 @@ from shardwriter.dataset.naming import Output, ShardPattern, is_url, manifest_fi
 from shardwriter.errors import RunChanged, RunError, StorageError
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.options import RunOptions
+from shardwriter.runs.own_files import RUN, holds_records, holds_rows, open_own
 from shardwriter.runs.publication import (
     check_names,
     check_output,
+    finish_committed,
     finished,
-    is_committed,
     replaced_by,
-    roll_forward,
     taken_by,
 )
-from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.rundir import FORMAT, RunDirectory
+from shardwriter.runs.shapes import RunFacts
 from shardwriter.storage import Storage
 from shardwriter.storage.choose import storage_for
 from shardwriter.storage.inputs import absolute, inputs_for
+from shardwriter.storage.local import storage_errors
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,9 @@ class Place:
                 if _launch_of(facts) != self.before or not self.is_as_it_was:
                     raise self.lost()
                 self.storage.make_directory(run.path)
+                if not is_url(run.path):
+                    with storage_errors(run.path):
+                        open_own(run.path).close()
                 run.write_facts(
                     {
                         "engine": "beam",
@@ -176,10 +180,21 @@ class Place:
 
     def done(self, shard: int) -> MadeShard | None:
         """Return what an earlier attempt, or an earlier launch of this run, has noted so."""
-        data = self.run().read(self._done_file(shard))
-        if not data:
+        run = self.run()
+        made = MadeShard.from_note(run.read(self._done_file(shard)), self.num_shards)
+        if made is None or made.shard != shard:
             return None
-        made = MadeShard.from_bytes(data, self.num_shards)
+        # Of what the note says of paths only names count: it may have been moved, or be forged.
+        made = replace(
+            made,
+            path=self.shard_path(shard, "")
+            if self.writes_final_names
+            else run.file(os.path.basename(made.path)),
+            index_path=run.file(os.path.basename(made.index_path)),
+        )
+        names = os.path.basename(made.path), os.path.basename(made.index_path)
+        if not (holds_rows(names[1]) and (self.writes_final_names or holds_records(names[0]))):
+            return None
         sizes = self.storage.size(made.path), self.storage.size(made.index_path)
         return made if sizes[0] == made.sealed.file_bytes and sizes[1] is not None else None
 
@@ -222,8 +237,7 @@ def place_for(
     if dry_run or is_missing:
         return place
     with _claimed(output, storage) as run:
-        if is_committed(run):
-            roll_forward(run)
+        finish_committed(run, overwrite=run_options.overwrite)
         facts = facts_of(run)
         place = replace(place, before=_launch_of(facts), manifest=_manifest_token(output))
         if run_options.resume and facts.get("engine") == "beam":
@@ -242,19 +256,21 @@ def place_for(
         return replace(place, writes_final_names=is_free, replaces=replaced_by(run))
 
 
-def _resumed(place: Place, run: RunDirectory, facts: Mapping[str, Any]) -> Place:
+def _resumed(place: Place, run: RunDirectory, facts: RunFacts) -> Place:
     if facts.get("job") != place.job:
         raise RunChanged(
             f"the unfinished run of {place.output.name!r} is of another job",
             path=run.path,
             hint="start it with what it was started with, or --overwrite begins again",
         )
+    if not {"origin", "replaces", "writes_final_names"} <= facts.keys():
+        raise run.broken(RUN)
     replaces = facts["replaces"]
     return replace(
         place,
         origin=facts["origin"],
-        writes_final_names=facts["writes_final_names"],
-        replaces=None if replaces is None else tuple(replaces),
+        writes_final_names=facts["writes_final_names"] and place.storage.appears_whole,
+        replaces=None if replaces is None else (replaces[0], replaces[1]),
     )
 
 
@@ -279,14 +295,13 @@ def _manifest_token(output: Output) -> str | None:
     return f"{stat.st_mtime_ns}-{stat.st_ino}-{crc32c(data):08x}"
 
 
-def facts_of(run: RunDirectory) -> Mapping[str, Any]:
+def facts_of(run: RunDirectory) -> RunFacts:
     """Return what run.json says; nothing where there is none."""
     try:
         return run.facts()
     except StorageError:
-        return {}
+        return {"format": FORMAT}
 
 
-def _launch_of(facts: Mapping[str, Any]) -> str | None:
-    found: str | None = facts.get("launch", facts.get("nonce"))
-    return found
+def _launch_of(facts: RunFacts) -> str | None:
+    return facts.get("launch", facts.get("nonce"))

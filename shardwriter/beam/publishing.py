@@ -18,7 +18,7 @@ from shardwriter.formats import canonical
 from shardwriter.options import RunOptions
 from shardwriter.runs.kept import Kept
 from shardwriter.runs.making import finish
-from shardwriter.runs.publication import finished, is_committed, roll_forward
+from shardwriter.runs.publication import finish_committed, finished
 from shardwriter.runs.rundir import RunDirectory
 
 
@@ -77,8 +77,7 @@ def _published(run: RunDirectory, place: Place, identity: Identity) -> Manifest 
     Raises:
         RunError: Another job has taken the place.
     """
-    if is_committed(run):
-        roll_forward(run)
+    finish_committed(run)
     if facts_of(run).get("launch") == place.launch and place.is_as_it_was:
         return None
     manifest = finished(run)

@@ -9,14 +9,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypedDict
 
 from shardwriter.dataset.layout import from_runs, to_runs
 from shardwriter.dataset.manifest import SealedShard
 from shardwriter.errors import DataError, TooManyErrors
 from shardwriter.features.learnt import Learnt
-from shardwriter.formats import canonical
+from shardwriter.formats import canonical, json_shape
+from shardwriter.formats.json_shape import Count
 from shardwriter.items.encode import Made
+from shardwriter.runs.shapes import MAX_GAPS, ErrorEntry, LearntState, SealedFields
+from shardwriter.runs.snapshot import is_of_job
+
+_MAX_NOTE_BYTES: Final = 1 << 30
 
 
 @dataclass
@@ -143,10 +148,48 @@ class MadeShard:
             Facts.from_json(entry["facts"], num_shards),
         )
 
+    @classmethod
+    def from_note(cls, data: bytes, num_shards: int) -> MadeShard | None:
+        """Return what a file beside the output says; None where it can not be true."""
+        try:
+            entry = json_shape.read(_inflate(data), _Note)
+        except (ValueError, zlib.error):
+            return None
+        facts = entry["facts"]
+        num_gaps = sum(count for _, count in facts["gaps"])
+        if num_gaps > MAX_GAPS or not is_of_job(facts["learnt"], num_shards):
+            return None
+        return cls.from_bytes(data, num_shards)
+
+
+class _FactsNote(TypedDict):
+    errors: list[ErrorEntry]
+    gaps: list[tuple[Count, Count]]
+    key_sum: int
+    learnt: LearntState
+    num_items: Count | None
+
+
+class _Note(TypedDict):
+    facts: _FactsNote
+    index_path: str
+    path: str
+    sealed: SealedFields
+    shard: Count
+
 
 def pack_json(value: Any) -> bytes:
     """Return JSON in few bytes."""
     return zlib.compress(canonical.dumps(value).encode("ascii"), 1)
+
+
+def _inflate(data: bytes) -> bytes:
+    """Return the text of a note; what is over 1 GiB is none."""
+    inflater = zlib.decompressobj()
+    text = inflater.decompress(data, _MAX_NOTE_BYTES)
+    if not inflater.eof or inflater.unused_data:
+        raise ValueError("it is cut off, or too long")
+    return text
 
 
 def unpack_json(data: bytes) -> Any:

@@ -33,7 +33,7 @@ from shardwriter.resharding.appended import BaseFacts
 from shardwriter.resharding.appending import Appending
 from shardwriter.runs.finished import has_dali, take_finished
 from shardwriter.runs.making import claimed, finish
-from shardwriter.runs.publication import COMMIT, check_output
+from shardwriter.runs.publication import COMMIT, finish_committed
 from shardwriter.runs.run_facts import run_facts
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.runs.unfinished import go_on
@@ -151,7 +151,7 @@ def append_dataset(
         claimed(output, replacing) as run,
         open_engine(run_options, output.num_shards) as engine,
     ):
-        if run.is_worth_keeping and not (run_options.resume or run_options.overwrite):
+        if not (run_options.resume or run_options.overwrite) and run.is_worth_keeping:
             raise OutputExists(
                 f"an unfinished run of {run.name!r} is there",
                 path=run.path,
@@ -258,7 +258,7 @@ def _finish_publication(path: str) -> bool:
     for name in names:
         if os.path.exists(os.path.join(directory, partial_dir(name), COMMIT)):
             with RunDirectory.claim(directory or ".", name, LocalStorage()) as run:
-                check_output(run, overwrite=True)
+                finish_committed(run)
                 run.discard()
             was_committed = True
     return was_committed

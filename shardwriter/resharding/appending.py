@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from shardwriter.codec.sequence_names import context_key
+from shardwriter.dataset.layout import to_runs
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import Output
 from shardwriter.engines import Outcome
@@ -230,7 +231,7 @@ class Appending:
         begin(run, run_facts(job))
         base = Base(
             in_place=True,  # nothing is lost with it
-            gaps=list(self.manifest.gaps),
+            gaps=to_runs(self.manifest.gaps),
             errors=errors,
             learnt=learnt.to_state(),
         )

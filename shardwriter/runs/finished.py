@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwriter.data_warnings import DataWarnings, from_manifest
 from shardwriter.dataset.index import Index
+from shardwriter.dataset.layout import to_runs
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, ledger_file
 from shardwriter.engines.budget import ErrorBudget
@@ -139,7 +140,7 @@ def _try_again(
         sealed=dict(enumerate(manifest.shards)),
         in_place=True,
         dali_index=has_dali(run, manifest),
-        gaps=list(manifest.gaps),
+        gaps=to_runs(manifest.gaps),
         errors=errors,
         learnt=learnt_of(job, manifest).to_state(),
         num_items=manifest.num_items,

@@ -6,13 +6,15 @@ later frame of that writer. :class:`JournaledFile` holds that for every shard.
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shardwriter.errors import StorageError
-from shardwriter.formats import canonical
+from shardwriter.formats import canonical, json_shape
 from shardwriter.formats.crc32c import crc32c
+from shardwriter.runs.shapes import Fact
 from shardwriter.storage import GrowingFile, Storage
+
+_Shape = TypeVar("_Shape")
 
 
 class Journal:
@@ -104,18 +106,43 @@ class Facts(NamedTuple):
         num_bytes: Where that line begins.
     """
 
-    facts: list[dict[str, Any]]
+    facts: list[Fact]
     num_bytes: int
 
 
-def read_facts(data: bytes) -> Facts:
-    """Read signed lines up to the first that is torn."""
+def read_facts(data: bytes, max_items: int = 2**62) -> Facts:
+    """Read a journal up to the first line that is torn, or is no fact.
+
+    Args:
+        data: The lines.
+        max_items: How many items there can be; a fact about another is none.
+    """
     facts = []
     num_bytes = 0
     for line in data.splitlines(keepends=True):
-        crc, _, text = line.partition(b" ")
-        if not text.endswith(b"\n") or crc != b"%08x" % crc32c(text[:-1]):
+        fact = read_signed(line, Fact)
+        if fact is None or not _is_sound(fact, max_items):
             break
-        facts.append(json.loads(text))
+        facts.append(fact)
         num_bytes += len(line)
     return Facts(facts, num_bytes)
+
+
+def read_signed(line: bytes, shape: type[_Shape]) -> _Shape | None:
+    """Return what a signed line says; None where it is torn or has another shape."""
+    crc, _, text = line.partition(b" ")
+    if not text.endswith(b"\n") or crc != b"%08x" % crc32c(text[:-1]):
+        return None
+    try:
+        return json_shape.read(text, shape)
+    except ValueError:
+        return None
+
+
+def _is_sound(fact: Fact, max_items: int) -> bool:
+    if "skip" not in fact:
+        return True
+    skip, error = fact["skip"], fact.get("error")
+    if skip >= max_items or "reason" not in fact:
+        return False
+    return fact["reason"] == "dropped" or (error is not None and error["index"] == skip)

@@ -24,6 +24,7 @@ from shardwriter.dataset.naming import (
     DALI_INDEX_SUFFIX,
     ShardPattern,
     generations,
+    is_url,
     ledger_file,
     lost_file,
     manifest_file,
@@ -32,6 +33,7 @@ from shardwriter.dataset.naming import (
 from shardwriter.errors import ManifestError, OutputExists, StorageError
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.formats.text import clean
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.storage.many import each, each_in_turn
 from shardwriter.tfds.folder import joining, put_in, take_out
@@ -42,6 +44,7 @@ _LEDGER_MARK: Final = "with-ledger"  # this run has a ledger to publish
 _LEDGER: Final = "errors.jsonl"
 _LOST_MARK: Final = "with-lost"  # and a list of what is lost
 _LOST: Final = "lost.jsonl"
+_READ_BYTES: Final = 1 << 22
 _RESUME: Final = "`shardwriter write --resume` goes on with it"
 
 
@@ -81,9 +84,9 @@ def check_output(
     Raises:
         OutputExists: A dataset or an unfinished run of this name is there, without
             ``overwrite``.
+        StorageError: What was committed to can not be read, or is not there.
     """
-    if is_committed(run):
-        roll_forward(run)
+    finish_committed(run, overwrite=overwrite)
     if overwrite:
         return
     if run.is_worth_keeping:
@@ -214,20 +217,144 @@ def check_names(run: RunDirectory, pattern: ShardPattern) -> None:
     each(run.storage, check_name, names)
 
 
+def finish_committed(run: RunDirectory, *, overwrite: bool = False) -> None:
+    """Finish what another process has committed to, if there is anything, once it is all there.
+
+    Args:
+        run: The claimed run directory.
+        overwrite: Whether what can not be finished is discarded, where nothing was published.
+
+    Raises:
+        StorageError: ``commit.json`` does not tell what was committed to; or a file is gone, or is
+            not the one that was committed to. Nothing was changed.
+    """
+    if not is_committed(run):
+        return
+    try:
+        manifest = _committed(run)
+        if not _is_done(run, manifest):
+            _check_files(run, manifest)
+    except StorageError as error:
+        beside = _half_published(run)
+        if overwrite and not beside:
+            run.empty()
+            return
+        folder = clean(run.path)
+        if beside:
+            paths = ", ".join(clean(os.path.join(run.directory, name)) for name in beside)
+            error.hint = (
+                f"files of two runs may lie side by side: remove {folder} and {paths}, and write "
+                "the dataset again"
+            )
+        else:
+            error.hint = f"nothing was published: --overwrite starts again, or remove {folder}"
+        raise
+    roll_forward(run)
+
+
+def _committed(run: RunDirectory) -> Manifest:
+    """Return the manifest that was committed to.
+
+    Raises:
+        StorageError: It can not be used, or is of another dataset.
+    """
+    path = run.file(COMMIT)
+    try:
+        manifest = parse_manifest(run.read(COMMIT), path)
+    except ManifestError as error:
+        raise StorageError(f"a publication was begun, and {error.message}", path=path) from None
+    if manifest.name != run.name:
+        raise StorageError(
+            f"a publication was begun, and of another dataset: {manifest.name!r}", path=path
+        )
+    return manifest
+
+
+def _half_published(run: RunDirectory) -> list[str]:
+    """Return the files beside a run directory that may be of two runs, as globs.
+
+    A publication takes the old manifest away before it touches a shard, and its own comes last: so
+    where one can be read, all files are those of that dataset.
+    """
+    if finished(run) is not None:
+        return []
+    names = run.storage.list(run.directory)
+    found = generations(names, run.name, [_replaced(run)])
+    beside = [pattern.template.replace("{shard}", "*") for pattern in found]
+    return beside + [name for name in (manifest_file(run.name),) if name in names]
+
+
+def _check_files(run: RunDirectory, manifest: Manifest) -> None:
+    """Refuse what was committed to where a file of it is gone, or is another one."""
+    numbers = range(manifest.num_shards)
+    each(run.storage, lambda shard: _check_shard(run, manifest, shard), numbers)
+    index = manifest.index
+    _check_file(run, run.file("index"), manifest.pattern.index_file, index.file_bytes)
+
+
+def _is_done(run: RunDirectory, manifest: Manifest) -> bool:
+    """Return whether everything of a publication was done but the cleaning.
+
+    The manifest there may have the same text and be of an older run of the same job: only where
+    the index has left, which is the last to go, is it the new one.
+    """
+    final = os.path.join(run.directory, manifest.pattern.manifest_file)
+    return run.storage.size(run.file("index")) is None and _holds(run, final, run.read(COMMIT))
+
+
+def _check_shard(run: RunDirectory, manifest: Manifest, shard: int) -> None:
+    """Refuse a shard that is not the one that was committed to.
+
+    Where it lies under a name that ``files.json`` tells, its checksum is compared too.
+    """
+    sealed = manifest.shards[shard]
+    source, final = run.shard_path(shard), manifest.pattern.shard_file(shard)
+    _check_file(run, source, final, sealed.file_bytes)
+    if shard in run.adopted and run.storage.size(source) is not None:
+        expected = sealed.crc32c if sealed.file_crc32c is None else sealed.file_crc32c
+        found = run.storage.crc32c(source)
+        if found is None and not is_url(source):
+            found = _crc_of(run, source)
+        if found not in (None, expected):
+            raise _gone(run, source, "is not the one that was committed to")
+
+
+def _check_file(run: RunDirectory, source: str, final: str, file_bytes: int) -> None:
+    found = run.storage.size(source)
+    if found is None:
+        found = run.storage.size(os.path.join(run.directory, final))
+    if found != file_bytes:
+        raise _gone(run, source, "is gone")
+
+
+def _crc_of(run: RunDirectory, path: str) -> int:
+    crc = 0
+    with run.storage.open(path) as file:
+        while data := file.read(_READ_BYTES):
+            crc = extend_crc32c(crc, data)
+    return crc
+
+
+def _gone(run: RunDirectory, path: str, what: str) -> StorageError:
+    return StorageError(
+        f"a file of the run that is to be published {what}",
+        path=path,
+        hint=f"remove {clean(run.path)} and write the dataset again",
+    )
+
+
 def roll_forward(run: RunDirectory) -> None:
     """Go through the steps of a publication; those already done change nothing.
 
     Afterwards the run directory is empty, and still claimed.
     """
     text = run.read(COMMIT)
-    manifest = parse_manifest(text, run.file(COMMIT))
+    manifest = _committed(run)
     pattern, storage = manifest.pattern, run.storage
     # A process that was killed may have left its name in memory only.
     storage.sync_directory(run.path)
     final = os.path.join(run.directory, pattern.manifest_file)
-    # The manifest there may have the same text and be of an older run of the same job: only
-    # where the index has left, which is the last to go, was everything done but the cleaning.
-    if storage.size(run.file("index")) is None and _holds(run, final, text):
+    if _is_done(run, manifest):
         _clean_up(run, pattern)
         return
     with_dali = storage.size(run.file(_DALI_MARK)) is not None
@@ -270,11 +397,7 @@ def _publish(run: RunDirectory, source: str, target: str, file_bytes: int, crc: 
     storage = run.storage
     if source == target or storage.size(source) is None:
         if storage.size(target) != file_bytes or storage.crc32c(target) not in (None, crc):
-            raise StorageError(
-                "a file of the run that is to be published is gone",
-                path=source,
-                hint=f"delete {run.path} and write the dataset again",
-            )
+            raise _gone(run, source, "is gone")
         if source == target:
             return
     storage.publish(source, target)
@@ -309,7 +432,7 @@ def _delete_shard(run: RunDirectory, file_name: str) -> None:
 def _replaced(run: RunDirectory) -> ShardPattern | None:
     """Return the files of the dataset that this run replaces, as run.json has them."""
     try:
-        template, num_shards = run.facts()["replaces"]
-        return pattern_from_template(template, num_shards)
-    except (StorageError, KeyError, TypeError):
+        replaced = run.facts().get("replaces")
+        return None if replaced is None else pattern_from_template(*replaced)
+    except StorageError:  # it replaces none
         return None

@@ -18,8 +18,10 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shardwriter.dataset.index import columns
+from shardwriter.dataset.layout import to_runs
 from shardwriter.dataset.manifest import SealedShard
 from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import StorageError
@@ -27,7 +29,7 @@ from shardwriter.features.learnt import Learnt
 from shardwriter.features.schema import FeatureSummary
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
+from shardwriter.formats.tfrecord import FRAME_BYTES, NOTHING_WRITTEN, Written
 from shardwriter.runs.journal import read_facts
 from shardwriter.runs.kept import Counted, Kept
 from shardwriter.runs.rundir import RunDirectory
@@ -44,6 +46,7 @@ def recover(
     compression: Compression,
     *,
     label: str,
+    num_items: int | None = None,
     retry_errors: bool = False,
     can_continue: bool = True,
 ) -> Kept:
@@ -54,6 +57,7 @@ def recover(
         pattern: The files' final names, and with them N.
         compression: Of the shards.
         label: The feature whose values are counted.
+        num_items: T; None where only the end of the source tells.
         retry_errors: Whether items that gave an error are to be tried again.
         can_continue: Whether the new attempt can go on inside of a shard. What it begins again
             must not count as being on the disk.
@@ -62,7 +66,7 @@ def recover(
         SchemaConflict: Two workers have seen a feature with types that do not go together.
         StorageError: The directory can not be read, or what is kept can not be synced.
     """
-    base = _read(run, pattern, compression, label)
+    base = _read(run, pattern, compression, label, _ALL if num_items is None else num_items)
     if retry_errors:
         base = without_errors(base, pattern.num_shards)
     if not can_continue:
@@ -79,7 +83,7 @@ def kept_of(base: Base, num_shards: int) -> Kept:
         base.attempt,
         base.growing,
         base.sealed,
-        np.array(base.gaps, np.int64),
+        np.array(base.gap_items, np.int64),
         base.errors,
         Counted(num_shards, base.counted_to, base.uncounted),
         base.learnt,
@@ -104,7 +108,7 @@ def without_errors(base: Base, num_shards: int) -> Base:
         sealed={s: w for s, w in base.sealed.items() if s not in shards},
         counted_to=counted_to,
         uncounted=base.uncounted | again,
-        gaps=[gap for gap in base.gaps if gap not in again],
+        gaps=to_runs(gap for gap in base.gap_items if gap not in again),
         errors={},
     )
 
@@ -126,10 +130,14 @@ def _tell(
         told.setdefault(shard, []).append(_Told(entry, is_synced))
 
 
-def _read(run: RunDirectory, pattern: ShardPattern, compression: Compression, label: str) -> Base:
-    base = run.read_base()
+def _read(
+    run: RunDirectory, pattern: ShardPattern, compression: Compression, label: str, max_items: int
+) -> Base:
     num_shards = pattern.num_shards
-    gaps, errors = set(base.gaps), dict(base.errors)
+    base = run.read_base()
+    if not base.is_of(num_shards, max_items):
+        raise run.broken("base")
+    gaps, errors = set(base.gap_items), dict(base.errors)
     growing: dict[int, Written] = {}
     sealed: dict[int, SealedShard] = {}
     counted_to = dict(base.counted_to)
@@ -140,13 +148,13 @@ def _read(run: RunDirectory, pattern: ShardPattern, compression: Compression, la
     num_items = base.num_items
     told: dict[int, list[_Told]] = {}  # by shard, the newest first
     for worker in run.workers(base.attempt):
-        facts = read_facts(run.read(f"journal-{base.attempt}-{worker}"))
+        facts = read_facts(run.read(f"journal-{base.attempt}-{worker}"), max_items)
         for fact in facts.facts:
             _take_fact(fact, gaps, errors, learnt)
         found = [
             snapshot
             for snapshot in run.read_snapshots(base.attempt, worker)
-            if snapshot.journal_bytes <= facts.num_bytes
+            if snapshot.journal_bytes <= facts.num_bytes and snapshot.is_of(num_shards, max_items)
         ]
         if not found:
             continue
@@ -186,7 +194,7 @@ def _read(run: RunDirectory, pattern: ShardPattern, compression: Compression, la
         base.dali_index,
         counted_to,
         frozenset(uncounted),
-        sorted(gaps),
+        to_runs(sorted(gaps)),
         errors,
         learnt.to_state(),
         num_items,
@@ -228,7 +236,7 @@ def _standing(
     for entry, is_synced in told:
         if isinstance(entry, Written):
             growing.append((entry, is_synced))
-        elif _is_whole(run, shard, entry, pattern, in_place=in_place):
+        elif _is_whole(run, shard, entry, pattern, compression, in_place=in_place):
             return entry
     for place, (entry, is_synced) in enumerate(growing):
         older = (w for w, synced in growing[place + 1 :] if synced)
@@ -239,13 +247,52 @@ def _standing(
 
 
 def _is_whole(
-    run: RunDirectory, shard: int, sealed: SealedShard, pattern: ShardPattern, *, in_place: bool
+    run: RunDirectory,
+    shard: int,
+    sealed: SealedShard,
+    pattern: ShardPattern,
+    compression: Compression,
+    *,
+    in_place: bool,
 ) -> bool:
     """Tell whether a finished shard is there; all of it was brought to the disk before."""
     found = run.storage.size(run.shard_path(shard))
     if found is None and in_place:
         found = run.storage.size(os.path.join(run.directory, pattern.shard_file(shard)))
-    return found == sealed.file_bytes and run.storage.size(run.index_path(shard)) is not None
+    if found != sealed.file_bytes:
+        return False
+    ends = _rows(run.index_path(shard), compression)
+    if ends is None:
+        return False
+    if compression != "none":
+        return (int(ends[-1, 1]) if len(ends) else 0) == sealed.num_records
+    payload_bytes = sealed.file_bytes - FRAME_BYTES * len(ends)
+    last = int(ends[-1, 0]) if len(ends) else 0
+    told = sealed.num_records, sealed.payload_bytes, sealed.file_bytes
+    return told == (len(ends), payload_bytes, last)
+
+
+def _rows(
+    index_path: str, compression: Compression, num_rows: int | None = None
+) -> NDArray[np.uint64] | None:
+    """Return the first rows of a shard's index, or all of them; None where they can not be true.
+
+    Returns:
+        uint64[n, 1], or uint64[n, 2] for a compressed shard: see
+        :meth:`shardwriter.runs.rundir.RunDirectory.index_columns`.
+    """
+    width = columns(compression)
+    count = -1 if num_rows is None else num_rows * width
+    with storage_errors(index_path):
+        try:
+            with open(index_path, "rb") as file:
+                numbers = np.fromfile(file, "<u8", count)
+        except FileNotFoundError:
+            return None
+    if len(numbers) % width or (num_rows is not None and len(numbers) != count):
+        return None
+    rows: NDArray[np.uint64] = numbers.reshape(-1, width)
+    return rows if bool((np.diff(rows.astype(np.int64), axis=0) > 0).all()) else None
 
 
 def _bears_out(
@@ -272,9 +319,10 @@ def _bears_out(
     expected_row = [entry.file_bytes]
     if compression != "none":
         expected_row.append(entry.num_records)
-    with storage_errors(index_path), open(index_path, "rb") as file:
-        ends = np.fromfile(file, "<u8", index_bytes // 8).reshape(-1, columns(compression))
-    if ends[-1].tolist() != expected_row or not (np.diff(ends.astype(np.int64), axis=0) > 0).all():
+    elif (entry.num_records, entry.stream_bytes) != (entry.num_pieces, entry.file_bytes):
+        return False
+    ends = _rows(index_path, compression, entry.num_pieces)
+    if ends is None or ends[-1].tolist() != expected_row:
         return False
     if entry != before:
         known = before.crc32c if compression == "none" else before.file_crc32c or 0

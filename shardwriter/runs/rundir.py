@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
@@ -31,21 +32,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.dataset.index import columns
-from shardwriter.dataset.naming import partial_dir
+from shardwriter.dataset.naming import parse_shard_file, partial_dir
 from shardwriter.errors import StorageError
-from shardwriter.formats import canonical
+from shardwriter.formats import canonical, json_shape
 from shardwriter.formats.compression import Compression
 from shardwriter.runs.journal import Journal
 from shardwriter.runs.lock import take_lock
+from shardwriter.runs.own_files import RUN, holds_records, holds_rows, is_own
+from shardwriter.runs.shapes import AdoptedFiles, RunFacts
 from shardwriter.runs.snapshot import Base, Snapshot
 from shardwriter.storage import Storage
 from shardwriter.storage.descriptor import Descriptor
 from shardwriter.storage.many import each
 
 FORMAT: Final = "shardwriter.run/1"
-_RUN: Final = "run.json"
 _BASE: Final = "base"
 _FILES: Final = "files.json"
+_JOURNAL: Final = re.compile(r"journal-([0-9]{1,9})-([0-9]{1,9})")
+_MAX_READ_BYTES: Final = 1 << 30
 
 
 class RunDirectory:
@@ -107,9 +111,12 @@ class RunDirectory:
         """
         if self._is_discarded:
             return False
-        if _RUN not in self.storage.list(self.path):
+        if RUN not in self._names():
             return False
-        base = self.read_base()
+        try:
+            base = self.read_base()
+        except StorageError:
+            return True  # there is something to look into
         return (
             base.is_worth_keeping
             or any(
@@ -123,27 +130,32 @@ class RunDirectory:
     @property
     def is_of_beam(self) -> bool:
         """Whether run.json says that a Beam job writes, or has written, into this folder."""
-        facts = _parse_facts(self.read(_RUN))
-        return facts is not None and facts.get("engine") == "beam"
+        try:
+            return self.facts().get("engine") == "beam"
+        except StorageError:
+            return False
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> RunFacts:
         """Return what run.json says.
 
         Raises:
-            StorageError: It can not be read.
+            StorageError: It can not be read, or is not what a run writes.
         """
-        path = self.file(_RUN)
-        data = self.storage.read(path)
-        if data is None:
-            raise StorageError("no such file", path=path)
-        facts = _parse_facts(data)
-        if facts is None:
-            raise StorageError(
-                "it is not what this version of shardwriter writes",
-                path=path,
-                hint="--overwrite discards the run and starts again",
-            )
+        try:
+            facts = json_shape.read(self.read(RUN), RunFacts)
+        except ValueError:
+            raise self.broken(RUN) from None
+        if facts["format"] != FORMAT:
+            raise self.broken(RUN)
         return facts
+
+    def broken(self, file_name: str) -> StorageError:
+        """Return the error for a file of this folder that no run can have written."""
+        return StorageError(
+            "it is not what this version of shardwriter writes",
+            path=self.file(file_name),
+            hint="--overwrite discards the run and starts again",
+        )
 
     # -- while the dataset grows -------------------------------------------------------------------
 
@@ -157,7 +169,7 @@ class RunDirectory:
 
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         """Write run.json."""
-        self.write_synced(_RUN, canonical.dumps({**facts, "format": FORMAT}).encode("ascii"))
+        self.write_synced(RUN, canonical.dumps({**facts, "format": FORMAT}).encode("ascii"))
 
     def _sync_above(self) -> None:
         """Bring the run directory's own name to the disk, and those of the folders it lies in."""
@@ -172,8 +184,8 @@ class RunDirectory:
         here and for whoever finishes the publication. Done before the commit, and for good.
 
         Args:
-            files: Shard file and index file of shards, in the dataset's folder or by their whole
-                path. Others lie where they always do. A shard may have its final name already.
+            files: Shard file and index file of shards, by their whole paths: files of this folder,
+                or a shard that has its final name already. Other shards lie where they always do.
         """
         table = {
             str(shard): [self._from_here(path) for path in paths] for shard, paths in files.items()
@@ -191,19 +203,38 @@ class RunDirectory:
         return self._adopted.get(shard)
 
     def _read_adopted(self) -> dict[int, tuple[str, str]]:
-        data = self.read(_FILES)
         try:
-            table = canonical.loads(data or b"{}")
-            return {
-                int(shard): (_join(self.directory, file), _join(self.directory, index_file))
-                for shard, (file, index_file) in table.items()
-            }
-        except (ValueError, TypeError, AttributeError):
-            raise StorageError(
-                "it does not say where shards are",
-                path=self.file(_FILES),
-                hint=f"delete {self.path} and write the dataset again",
-            ) from None
+            table = json_shape.read(self.read(_FILES) or b"{}", AdoptedFiles)
+        except ValueError:
+            raise self.broken(_FILES) from None
+        for text, (file, index_file) in table.items():
+            folder, _, name = file.rpartition("/")
+            final = parse_shard_file(name)
+            is_final = (
+                not folder
+                and final is not None
+                and (final.pattern.name, final.shard_index) == (self.name, int(text))
+            )
+            is_mine = folder == partial_dir(self.name) and holds_records(name)
+            folder, _, name = index_file.rpartition("/")
+            if not (
+                (is_mine or is_final) and folder == partial_dir(self.name) and holds_rows(name)
+            ):
+                raise self.broken(_FILES)
+        return {
+            int(shard): (os.path.join(self.directory, file), os.path.join(self.directory, rows))
+            for shard, (file, rows) in table.items()
+        }
+
+    @property
+    def adopted(self) -> Collection[int]:
+        """The shards that lie under names of attempts.
+
+        Raises:
+            StorageError: files.json does not say where they are.
+        """
+        self._files_of(0)
+        return (self._adopted or {}).keys()
 
     def shard_path(self, shard: int) -> str:
         """Path of a growing shard."""
@@ -238,21 +269,28 @@ class RunDirectory:
     def write_base(self, base: Base) -> None:
         """Note where an attempt begins; what earlier ones have noted is done with."""
         self.write_synced(_BASE, base.to_line())
-        for file_name in self.storage.list(self.path):
+        for file_name in self._names():
             kind, _, rest = file_name.partition("-")
             attempt = rest.partition("-")[0]
             if kind in ("mark", "checkpoint", "journal") and attempt != str(base.attempt):
                 self.storage.delete(self.file(file_name))
 
     def read_base(self) -> Base:
-        """Return where the last attempt began."""
-        return Base.from_line(self.read(_BASE)) or Base()
+        """Return where the last attempt began.
+
+        Raises:
+            StorageError: It is not what a run writes.
+        """
+        data = self.read(_BASE)
+        base = Base.from_line(data) if data else Base()
+        if base is None:
+            raise self.broken(_BASE)
+        return base
 
     def workers(self, attempt: int) -> list[int]:
         """Return the workers that an attempt had."""
-        names = self.storage.list(self.path)
-        begin = f"journal-{attempt}-"
-        return sorted(int(name[len(begin) :]) for name in names if name.startswith(begin))
+        found = (_JOURNAL.fullmatch(name) for name in self._names())
+        return sorted(int(name[2]) for name in found if name and int(name[1]) == attempt)
 
     def index_columns(self, shard: int, compression: Compression) -> NDArray[np.uint64]:
         """Return what the index has of a sealed shard.
@@ -278,9 +316,20 @@ class RunDirectory:
         """Return the path of a file in this folder."""
         return os.path.join(self.path, file_name)
 
+    def _names(self) -> list[str]:
+        """Return the names of the files of its own that are there."""
+        return [name for name in self.storage.list(self.path) if is_own(name)]
+
     def read(self, file_name: str) -> bytes:
-        """Return the bytes of a small file; none where there is no file."""
-        return self.storage.read(self.file(file_name)) or b""
+        """Return the bytes of a small file; none where there is no file.
+
+        Raises:
+            StorageError: It can not be read, or is larger than any that a run makes.
+        """
+        path = self.file(file_name)
+        if self._lock is not None and (self.storage.size(path) or 0) > _MAX_READ_BYTES:
+            raise self.broken(file_name)
+        return self.storage.read(path) or b""
 
     def write_synced(self, file_name: str, data: bytes) -> None:
         """Make a small file appear on the disk, whole or not at all."""
@@ -300,7 +349,7 @@ class RunDirectory:
         self.storage.publish(growing, path)
 
     def empty(self, last: str | None = None) -> None:
-        """Delete everything but the lock.
+        """Delete all files of its own but the lock.
 
         run.json goes first, and for good: nobody may go on with what is left of a run that is half
         deleted.
@@ -309,11 +358,11 @@ class RunDirectory:
             last: A file that goes after all others, which it speaks for.
         """
         self._adopted = {}
-        names = [name for name in self.storage.list(self.path) if name not in ("lock", last)]
-        if _RUN in names:
-            self.storage.delete(self.file(_RUN))
+        names = [name for name in self._names() if name not in ("lock", last)]
+        if RUN in names:
+            self.storage.delete(self.file(RUN))
             self.storage.sync_directory(self.path)
-            names.remove(_RUN)
+            names.remove(RUN)
         each(self.storage, self.storage.delete, map(self.file, names))
         if names:
             self.storage.sync_directory(self.path)
@@ -340,17 +389,3 @@ class RunDirectory:
 
     def __exit__(self, *exc_info: object) -> None:
         self.release()
-
-
-def _parse_facts(data: bytes) -> dict[str, Any] | None:
-    """Return what run.json says; None where that is not to be understood."""
-    try:
-        facts = canonical.loads(data)
-    except ValueError:
-        return None
-    return facts if isinstance(facts, dict) and facts.get("format") == FORMAT else None
-
-
-def _join(directory: str, path: str) -> str:
-    """Return a path that may be seen from a folder as it is seen from anywhere."""
-    return path if "://" in path else os.path.join(directory, path)

@@ -12,14 +12,19 @@ of them that have to be made again are not counted again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from shardwriter.dataset.layout import from_runs, to_runs
+from shardwriter.dataset.layout import from_runs
 from shardwriter.dataset.manifest import SealedShard
+from shardwriter.features.learnt import Learnt
 from shardwriter.formats.tfrecord import Written
-from shardwriter.runs.journal import read_facts, signed
+from shardwriter.runs.journal import read_signed, signed
+from shardwriter.runs.shapes import MAX_GAPS, BaseLine, SnapshotLine
+
+_NUMBER: Final = re.compile("[0-9]{1,6}")
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,11 @@ class Snapshot:
             }
         )
 
+    def is_of(self, num_shards: int, max_items: int) -> bool:
+        """Return whether this can be said of a job of N shards and at most so many items."""
+        shards = [*self.growing, *self.sealed]
+        return _are_of(shards, self.learnt, self.num_items, num_shards, max_items)
+
     @property
     def is_worth_keeping(self) -> bool:
         """Whether it speaks of anything that need not be done again."""
@@ -71,10 +81,9 @@ class Snapshot:
     @classmethod
     def from_line(cls, data: bytes) -> Snapshot | None:
         """Read a signed line; None where it is torn."""
-        facts = read_facts(data).facts
-        if not facts:
+        fact = read_signed(data, SnapshotLine)
+        if fact is None:
             return None
-        fact = facts[0]
         return cls(
             fact["number"],
             fact["is_synced"],
@@ -100,7 +109,7 @@ class Base:
         counted_to: By shard: records of the items in front of this one were counted.
         uncounted: Items in front of those that were not: they gave an error then, and are tried
             again.
-        gaps: Sorted items that give no record.
+        gaps: Items that give no record, as ``[first, count]`` in order.
         errors: What is known of those that are errors, by item.
         learnt: State of :class:`shardwriter.features.learnt.Learnt`; None where nothing was learnt.
         num_items: T, where the end of the source was met.
@@ -113,7 +122,7 @@ class Base:
     dali_index: bool = False
     counted_to: Mapping[int, int] = field(default_factory=dict)
     uncounted: frozenset[int] = frozenset()
-    gaps: list[int] = field(default_factory=list)
+    gaps: Sequence[Sequence[int]] = ()
     errors: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     learnt: Mapping[str, Any] | None = None
     num_items: int | None = None
@@ -126,7 +135,7 @@ class Base:
                 "dali_index": self.dali_index,
                 "counted_to": [list(pair) for pair in self.counted_to.items()],
                 "errors": [dict(error) for _, error in sorted(self.errors.items())],
-                "gaps": to_runs(self.gaps),
+                "gaps": [list(run) for run in self.gaps],
                 "growing": rows_of(self.growing),
                 "in_place": self.in_place,
                 "learnt": None if self.learnt is None else dict(self.learnt),
@@ -134,6 +143,26 @@ class Base:
                 "sealed": rows_of(self.sealed),
                 "uncounted": sorted(self.uncounted),
             }
+        )
+
+    @property
+    def gap_items(self) -> list[int]:
+        """Sorted items that give no record."""
+        return from_runs(self.gaps)
+
+    def is_of(self, num_shards: int, max_items: int) -> bool:
+        """Return whether this can be said of a job of N shards and at most so many items."""
+        stop = 0
+        for first, count in self.gaps:
+            if first < stop:
+                return False
+            stop = first + count
+        num_gaps = sum(count for _, count in self.gaps)
+        shards = [*self.growing, *self.sealed, *self.counted_to]
+        return (
+            stop <= max_items
+            and num_gaps <= MAX_GAPS
+            and _are_of(shards, self.learnt, self.num_items, num_shards, max_items)
         )
 
     @property
@@ -147,10 +176,9 @@ class Base:
     @classmethod
     def from_line(cls, data: bytes) -> Base | None:
         """Read a signed line; None where it is torn."""
-        facts = read_facts(data).facts
-        if not facts:
+        fact = read_signed(data, BaseLine)
+        if fact is None:
             return None
-        fact = facts[0]
         return cls(
             fact["attempt"],
             written_of(fact["growing"]),
@@ -159,11 +187,45 @@ class Base:
             fact["dali_index"],
             dict(fact["counted_to"]),
             frozenset(fact["uncounted"]),
-            from_runs(fact["gaps"]),
-            {error["index"]: error for error in fact["errors"]},
+            fact["gaps"],
+            {error["index"]: dict(error) for error in fact["errors"]},
             fact["learnt"],
             fact["num_items"],
         )
+
+
+def is_of_job(learnt: Mapping[str, Any], num_shards: int) -> bool:
+    """Return whether a state of :class:`~shardwriter.features.learnt.Learnt` can be of N shards."""
+    labels = learnt["labels"]
+    rows = [row for _, _, _, row, _, _ in labels["labels"]]
+    if not all(_is_row(row, num_shards) for row in rows if row is not None):
+        return False
+    if any((row is not None) is not labels["per_shard"] for row in rows):
+        return False
+    try:
+        Learnt.from_state(learnt, num_shards)
+    except ValueError:  # a label that is no number
+        return False
+    return True
+
+
+def _are_of(
+    shards: Iterable[int],
+    learnt: Mapping[str, Any] | None,
+    num_items: int | None,
+    num_shards: int,
+    max_items: int,
+) -> bool:
+    """Return whether shards, label counts and T are those of a job."""
+    if max(shards, default=0) >= num_shards or (num_items or 0) > max_items:
+        return False
+    return learnt is None or is_of_job(learnt, num_shards)
+
+
+def _is_row(row: list[int] | dict[str, int], num_shards: int) -> bool:
+    if isinstance(row, list):
+        return len(row) == num_shards
+    return all(_NUMBER.fullmatch(shard) and int(shard) < num_shards for shard in row)
 
 
 def rows_of(shards: Mapping[int, Written] | Mapping[int, SealedShard]) -> list[list[Any]]:
@@ -175,11 +237,11 @@ def rows_of(shards: Mapping[int, Written] | Mapping[int, SealedShard]) -> list[l
     return rows
 
 
-def written_of(rows: list[list[Any]]) -> dict[int, Written]:
+def written_of(rows: Iterable[Sequence[Any]]) -> dict[int, Written]:
     """Read rows of growing shards."""
     return {shard: Written(*facts) for shard, *facts in rows}
 
 
-def sealed_of(rows: list[list[Any]]) -> dict[int, SealedShard]:
+def sealed_of(rows: Iterable[Sequence[Any]]) -> dict[int, SealedShard]:
     """Read rows of finished shards."""
     return {shard: SealedShard(*facts) for shard, *facts in rows}

@@ -72,6 +72,7 @@ def go_on(
             job.pattern,
             job.packing.compression,
             label=label,
+            num_items=job.num_items if job.selection.random_access else None,
             retry_errors=run_options.retry_errors,
             can_continue=run_options.backend == "native",
         )

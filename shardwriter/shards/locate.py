@@ -13,9 +13,11 @@ from shardwriter.dataset.naming import (
     DALI_INDEX_SUFFIX,
     MAX_SHARDS,
     dataset_name,
+    is_url,
     partial_dir,
 )
-from shardwriter.errors import ManifestError, OptionError, SourceError
+from shardwriter.errors import ManifestError, OptionError, RunError, SourceError
+from shardwriter.runs.lock import lock_owner
 from shardwriter.shards.shard_sets import (
     MANIFEST_SUFFIX,
     Folder,
@@ -48,6 +50,7 @@ def find_shard_sets(paths: Sequence[str]) -> list[ShardSet]:
         SourceError: There are no shards where a path leads.
         ManifestError: A manifest can not be used.
         StorageError: A folder or a manifest can not be read.
+        RunError: A dataset is being published right now.
     """
     sets: list[ShardSet] = []
     files: list[str] = []
@@ -56,10 +59,12 @@ def find_shard_sets(paths: Sequence[str]) -> list[ShardSet]:
         if inputs.is_directory(path):
             in_folder = _in_directory(path) or _by_name(path)
             if not in_folder:
+                notes = [note for name in _runs_in(path) for note in _unfinished(path, name)]
                 raise SourceError(
                     "no TFRecord shards are in this folder",
                     path=path,
-                    hint="shards are files such as train.tfrecord-00000-of-00016",
+                    hint="; ".join(notes)
+                    or "shards are files such as train.tfrecord-00000-of-00016",
                 )
             sets += in_folder
         elif inputs.is_file(path):
@@ -84,9 +89,18 @@ def find_one(path: str) -> ShardSet:
 
     Raises:
         OptionError: It means several.
+        RunError: Its publication was interrupted, or is going on.
     """
     sets = find_shard_sets([path])
     if len(sets) != 1:
+        first = sets[0]
+        if len({s.name for s in sets}) == 1 and _is_committed(first.directory, first.name):
+            raise RunError(
+                f"the publication of {first.name!r} was interrupted, and shards of two runs lie "
+                "side by side",
+                path=os.path.join(first.directory, partial_dir(first.name)),
+                hint="the command that wrote it, with --resume, finishes the publication",
+            )
         names = ", ".join(s.name for s in sets[:5])
         hint = "name one of them"
         if all(shard_set.pattern is None for shard_set in sets):
@@ -290,13 +304,41 @@ def _without_repeats(sets: list[ShardSet]) -> list[ShardSet]:
     return [s for s in sets if id(s) in kept]
 
 
+def _runs_in(directory: str) -> list[str]:
+    """Return the datasets of a folder that have a run directory beside them."""
+    if is_url(directory):
+        return []
+    begin, end = partial_dir("\0").split("\0")
+    names = [name for name in os.listdir(directory) if name.startswith(begin)]
+    found = [name[len(begin) : -len(end)] for name in sorted(names) if name.endswith(end)]
+    return [name for name in found if name]
+
+
+def _is_committed(directory: str, name: str) -> bool:
+    """Return whether the publication of a dataset was begun and not finished."""
+    path = os.path.join(directory, partial_dir(name), "commit.json")
+    return inputs_for(path).is_file(path)
+
+
 def _unfinished(directory: str, name: str) -> list[str]:
-    """Say what a writer that was interrupted has left of a dataset."""
+    """Say what a writer that was interrupted has left of a dataset.
+
+    Raises:
+        RunError: The writer is at it: what lies there is of two datasets.
+    """
     run = os.path.join(directory, partial_dir(name))
     inputs = inputs_for(run)
-    if inputs.is_file(os.path.join(run, "commit.json")):
+    if _is_committed(directory, name):
+        owner = None if is_url(run) else lock_owner(run)
+        if owner is not None and _is_committed(directory, name):
+            raise RunError(
+                f"{name!r} is being replaced right now by {owner}",
+                path=directory or ".",
+                hint="try again in a moment",
+            )
         return [
-            f"the publication of {name!r} was interrupted: the next write of this name finishes it"
+            f"the publication of {name!r} was interrupted: the next write of this name finishes "
+            "it (`shardwriter write --resume`)"
         ]
     if inputs.is_file(os.path.join(run, "run.json")):
         return [f"an unfinished run of {name!r} lies beside it ({run})"]

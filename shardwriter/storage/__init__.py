@@ -46,7 +46,7 @@ class Storage(Protocol):
         """How many calls may be made at once, from several threads: 1 where none is slow."""
 
     def create(self, path: str, *, new: bool = False) -> GrowingFile:
-        """Create a file, or empty it, and return it for appending.
+        """Create a file, in place of one that is there, and return it for appending.
 
         Args:
             path: The file.

@@ -69,7 +69,7 @@ class FileSystemStorage:
     # -- writing -----------------------------------------------------------------------------------
 
     def create(self, path: str, *, new: bool = False) -> Growing:
-        """Create a file, or empty it. Whether a ``new`` one is there is looked at beforehand."""
+        """Create a file, or replace it. Whether a ``new`` one is there is looked at beforehand."""
         with storage_errors(path):
             file = self._open_new(path, new=new)
         self._growing[path] = file

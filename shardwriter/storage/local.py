@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,8 @@ from shardwriter.errors import StorageError
 _SPARE_DESCRIPTORS: Final = 64
 _MOST_SPARE_DESCRIPTORS: Final = 192
 
+_APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
 # macOS has no fdatasync.
 fdatasync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
@@ -28,6 +31,7 @@ _HINTS: Final[dict[int, str]] = {
     errno.EROFS: "the file system is mounted read-only: write somewhere else",
     errno.ENAMETOOLONG: "use a shorter name",
     errno.EEXIST: "choose another name, or delete what is there",
+    errno.ELOOP: "a symbolic link is in the way: remove it, or choose another name",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 
@@ -75,20 +79,43 @@ class LocalStorage:
         return LocalStorage, (self._max_open,)  # another process opens its own
 
     def create(self, path: str, *, new: bool = False) -> LocalFile:
-        """Create a file, or empty it, and return it for appending; a ``new`` one is not there."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if new else os.O_TRUNC)
+        """Create a file, in place of one that is there, and return it for appending.
+
+        Nothing is written through a link: a symbolic link is refused, and another name of the file
+        that is replaced keeps its bytes. A ``new`` file must not be there.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with storage_errors(path):
-            self._admit(path, os.open(path, flags, 0o666))
+            try:
+                descriptor = os.open(path, flags, 0o666)
+            except FileExistsError:
+                if new:
+                    raise
+                self._replace(path)
+                descriptor = os.open(path, flags, 0o666)
+            self._admit(path, descriptor)
         return LocalFile(self, path)
+
+    def _replace(self, path: str) -> None:
+        """Delete a file that is to be replaced."""
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):
+            kind = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder"}
+            raise StorageError(
+                f"{kind.get(stat.S_IFMT(mode), 'no plain file')} is in the way",
+                path=path,
+                hint="remove it, or choose another name",
+            )
+        os.unlink(path)
 
     def append(self, path: str, num_bytes: int) -> LocalFile:
         """Open a file to append behind its first ``num_bytes``; what follows them is cut off."""
         with storage_errors(path):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-            self._admit(path, os.open(path, flags))
-            found = os.stat(path).st_size
+            descriptor = os.open(path, _APPEND)
+            self._admit(path, descriptor)
+            found = os.fstat(descriptor).st_size
             if found > num_bytes:
-                os.truncate(path, num_bytes)
+                os.ftruncate(descriptor, num_bytes)
         if found < num_bytes:
             self._release(path)
             raise StorageError(f"it has {found:,} bytes and should have {num_bytes:,}", path=path)
@@ -97,7 +124,7 @@ class LocalStorage:
     def _descriptor(self, path: str) -> int:
         descriptor = self._open.get(path)
         if descriptor is None:
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            descriptor = os.open(path, _APPEND)
             self._admit(path, descriptor)
         else:
             self._open.move_to_end(path)
@@ -170,7 +197,7 @@ class LocalStorage:
         """Return all bytes of a file; None where there is no file."""
         with storage_errors(path):
             try:
-                with open(path, "rb") as file:
+                with open(path, "rb", opener=_open_plain) as file:
                     return file.read()
             except FileNotFoundError:
                 return None
@@ -197,6 +224,16 @@ class LocalStorage:
                 os.unlink(path)
             except FileNotFoundError:
                 return
+
+
+def _open_plain(path: str, flags: int) -> int:
+    """Open a file for reading that is no FIFO, which would make the program wait."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder is refused by who reads it
+        os.close(descriptor)
+        raise StorageError("it is no plain file", path=path, hint="remove it")
+    return descriptor
 
 
 class LocalFile:
