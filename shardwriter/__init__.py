@@ -47,6 +47,7 @@ from shardwriter.resharding.copies import merge, reshard
 from shardwriter.sources.queued import END, ItemQueue
 from shardwriter.splitting import write_splits
 from shardwriter.stats import stats
+from shardwriter.table_options import TableOptions
 from shardwriter.verify import verify
 from shardwriter.worker import current_worker
 from shardwriter.write import write
@@ -94,6 +95,7 @@ __all__ = [
     "write",
     "write_splits",
     "ImageOptions",
+    "TableOptions",
     "jpeg",
     "png",
 ]

@@ -72,6 +72,7 @@ FLOORS = {
         "stages",
         "worker",
         "options",
+        "table_options",
         "features.feature_types",
         "features.schema",
         "dataset.shares",

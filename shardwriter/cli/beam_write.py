@@ -14,9 +14,12 @@ from shardwriter.cli.beam_run import DataflowCommandOption, check_reachable, run
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
+    ColumnsOption,
     CompressionOption,
     Deflate,
     DeflateOption,
+    DropColumnsOption,
+    EncodingOption,
     FilterOption,
     Format,
     FormatOption,
@@ -30,6 +33,8 @@ from shardwriter.cli.write_options import (
     MaxErrorsOption,
     MaxSideOption,
     NamesOption,
+    NaOption,
+    NoHeaderOption,
     OnError,
     OnErrorOption,
     Order,
@@ -125,6 +130,11 @@ def write(
     names: NamesOption = None,
     indices: IndicesOption = None,
     allow_duplicates: AllowDuplicatesOption = False,
+    no_header: NoHeaderOption = False,
+    na: NaOption = None,
+    encoding: EncodingOption = None,
+    columns: ColumnsOption = None,
+    drop_columns: DropColumnsOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Write data as N TFRecord shards on a Beam runner: the bytes of shardwriter write.
@@ -166,6 +176,11 @@ def write(
                 names=names,
                 indices=indices,
                 allow_duplicates=allow_duplicates,
+                no_header=no_header,
+                na=na,
+                encoding=encoding,
+                columns=columns,
+                drop_columns=drop_columns,
             )
 
         if split is not None and plan is not None:
@@ -186,7 +201,16 @@ def write(
             _print_dataflow_command(arguments, "write", source, output, modules)
             return
         datasets = datasets_of(
-            source, out, format, split, shards, compression, seed, options_of, urls=True
+            source,
+            out,
+            format,
+            split,
+            shards,
+            compression,
+            seed,
+            options_of,
+            urls=True,
+            on_error=on_error,
         )
         outputs += [target.output for target in datasets.targets]
         _write_all(

@@ -17,9 +17,12 @@ from shardwriter.cli.common import (
 from shardwriter.cli.making import make
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
+    ColumnsOption,
     CompressionOption,
     Deflate,
     DeflateOption,
+    DropColumnsOption,
+    EncodingOption,
     FilterOption,
     Format,
     FormatOption,
@@ -33,6 +36,8 @@ from shardwriter.cli.write_options import (
     MaxErrorsOption,
     MaxSideOption,
     NamesOption,
+    NaOption,
+    NoHeaderOption,
     OnError,
     OnErrorOption,
     Order,
@@ -141,6 +146,11 @@ def write(
     names: NamesOption = None,
     indices: IndicesOption = None,
     allow_duplicates: AllowDuplicatesOption = False,
+    no_header: NoHeaderOption = False,
+    na: NaOption = None,
+    encoding: EncodingOption = None,
+    columns: ColumnsOption = None,
+    drop_columns: DropColumnsOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Write data as N TFRecord shards: item i goes to shard i mod N.
@@ -185,10 +195,24 @@ def write(
                 names=names,
                 indices=indices,
                 allow_duplicates=allow_duplicates,
+                no_header=no_header,
+                na=na,
+                encoding=encoding,
+                columns=columns,
+                drop_columns=drop_columns,
             )
 
         datasets = datasets_of(
-            source, out, format, split, shards, compression, seed, options_of, tfds=tfds
+            source,
+            out,
+            format,
+            split,
+            shards,
+            compression,
+            seed,
+            options_of,
+            tfds=tfds,
+            on_error=on_error,
         )
         outputs += [target.output for target in datasets.targets]
         run_options = RunOptions(

@@ -39,6 +39,7 @@ from shardwriter.sources import ClosingSource, Source
 from shardwriter.sources.find import open_source
 from shardwriter.sources.queued import stops_queues
 from shardwriter.storage import LocalStorage
+from shardwriter.table_options import TableOptions
 from shardwriter.tfds.names import tfds_split_of
 
 
@@ -59,6 +60,7 @@ def append(
     run: RunOptions | None = None,
     progress: Progress | None = None,
     notify: Notify | None = None,
+    table: TableOptions | None = None,
 ) -> Manifest:
     """Add items to a finished dataset: item k of the source becomes item T + k of the dataset.
 
@@ -82,6 +84,7 @@ def append(
         run: How else to carry it out; changes no byte.
         progress: Told now and then how far it has come.
         notify: Called with hints.
+        table: How a table is read: ``TableOptions(header=False)``.
 
     Returns:
         The published manifest.
@@ -95,13 +98,20 @@ def append(
     """
     declared = declare(schema)
     options = DatasetOptions(
-        map, filter, limit, schema=declared.types, vocabularies=declared.vocabularies
+        map,
+        filter,
+        limit,
+        schema=declared.types,
+        vocabularies=declared.vocabularies,
+        table=table,
     )
     run_options = changed(
         run, workers=workers, overwrite=overwrite, resume=resume, on_error=on_error
     )
     return append_dataset(
-        lambda: open_source(source, format, options.schema),
+        lambda: open_source(
+            source, format, options.schema, table, skip_errors=run_options.on_error == "skip"
+        ),
         os.fspath(out),
         options,
         run_options,
