@@ -27,7 +27,15 @@ from shardwriter.codec.sequence_example import (
     encode_sequence_example,
 )
 from shardwriter.dataset.manifest import Manifest, load_manifest
-from shardwriter.errors import DataError, RunError, ShardwriterError, UnequalSteps, UsageError
+from shardwriter.errors import (
+    DataError,
+    DataWarning,
+    RunError,
+    ShardwriterError,
+    ShardwriterWarning,
+    UnequalSteps,
+    UsageError,
+)
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats.crc32c import masked_crc32c
 from shardwriter.formats.tfrecord import TFRecordWriter
@@ -58,6 +66,7 @@ __all__ = [
     "UNSET",
     "Column",
     "DataError",
+    "DataWarning",
     "Dataset",
     "FeatureType",
     "ItemQueue",
@@ -66,6 +75,7 @@ __all__ = [
     "RunOptions",
     "SequenceExample",
     "ShardwriterError",
+    "ShardwriterWarning",
     "TFRecordWriter",
     "UnequalSteps",
     "UsageError",

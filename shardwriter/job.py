@@ -81,10 +81,17 @@ class Job:
         watch: Stopwatch | None = None,
         *,
         skip_errors: bool = False,
+        strict: bool = False,
     ) -> ItemEncoder:
         """Return a fresh encoder for the items that are still to be done."""
         items = ItemEncoder(
-            self.source, self.options, self.num_shards, worker, watch, skip_errors=skip_errors
+            self.source,
+            self.options,
+            self.num_shards,
+            worker,
+            watch,
+            skip_errors=skip_errors,
+            strict=strict,
         )
         if kept.learnt is not None:
             items.encoder.expect(Learnt.from_state(kept.learnt, self.num_shards), kept.counted)

@@ -189,6 +189,7 @@ class RunOptions:
             does about so many seconds of work again.
         checkpoint_bytes: How many bytes of records a worker writes before it brings them to the
             disk: after a power cut at most so many are made again.
+        strict: Whether what would be a warning about data is an error.
         log_dir: Folder for TensorBoard's event files, one of each process that writes; None for
             none.
     """
@@ -206,6 +207,7 @@ class RunOptions:
     mark_s: float = 0.1
     checkpoint_bytes: int = 256 << 20
     log_dir: str | os.PathLike[str] | None = None
+    strict: bool = False
 
     def __post_init__(self) -> None:
         if self.overwrite and (self.resume or self.retry_errors):
@@ -249,6 +251,8 @@ class RunOptions:
             )
         if self.backend not in ("native", "tensorflow"):
             raise OptionError(f"backend is {self.backend!r}", hint="native or tensorflow")
+        if not isinstance(self.strict, bool):
+            raise OptionError(f"strict is {self.strict!r}", hint="True or False")
         is_path = isinstance(self.log_dir, (str, os.PathLike)) and os.fspath(self.log_dir)
         if self.log_dir is not None and not is_path:
             raise OptionError(f"log_dir is {self.log_dir!r}: it is the path of a folder")

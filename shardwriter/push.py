@@ -25,6 +25,7 @@ from shardwriter.formats import canonical
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.packing import Packing
 from shardwriter.items.record_encoder import RecordEncoder, record_encoder
+from shardwriter.notices import Notices
 from shardwriter.runs.making import finish
 from shardwriter.runs.publication import begin, check_output, is_committed
 from shardwriter.runs.run_facts import machine_facts
@@ -176,6 +177,8 @@ class _Begun:
         by_number = shards.seal()
         payload_bytes = sum(shard.payload_bytes for shard in by_number.values())
         outcome = outcome_of(encoder, by_number, num_items, [], [], payload_bytes, {})
+        for warning in outcome.warnings:
+            Notices().warn(warning)
         for number, sealed in enumerate(outcome.shards):
             path, index_path = run.shard_path(number), run.index_path(number)
             found = run.storage.size(path), run.storage.size(index_path)

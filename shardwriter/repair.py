@@ -20,11 +20,12 @@ from typing import Any
 
 from shardwriter.dataset.naming import is_url
 from shardwriter.dataset.splits import Split
-from shardwriter.engines import Notify, Progress
+from shardwriter.engines import Progress
 from shardwriter.engines.choose import open_engine
 from shardwriter.errors import OptionError, OutputExists, StorageError
 from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.images.options import ImageOptions
+from shardwriter.notices import Notices, Notify
 from shardwriter.options import DatasetOptions, Order, RunOptions
 from shardwriter.repairing import with_source, without_source
 from shardwriter.repairing.known import Known, look
@@ -95,7 +96,7 @@ def repair(
             without manifest and index: shards of ours have no such records.
         progress: Told now and then how far the making is.
         reading: Told of (bytes read, bytes of all files).
-        notify: Called with hints.
+        notify: As for :func:`shardwriter.write`.
         images: As it was written.
         table: As it was written.
 
@@ -137,7 +138,7 @@ def repair(
         trust_no_crc=trust_no_crc,
         progress=progress,
         reading=reading,
-        notify=notify,
+        notices=Notices(notify),
     )
 
 
@@ -152,7 +153,7 @@ def repair_dataset(
     trust_no_crc: bool = False,
     progress: Progress | None = None,
     reading: Reading | None = None,
-    notify: Notify | None = None,
+    notices: Notices | None = None,
 ) -> RepairReport:
     """Repair a dataset; see :func:`repair`.
 
@@ -167,9 +168,9 @@ def repair_dataset(
         trust_no_crc: Keep records whose CRC fields are zero.
         progress: Told now and then how far the making is.
         reading: Told of (bytes read, bytes of all files).
-        notify: Called with hints.
+        notices: Says what a person should know.
     """
-    notify = notify or _ignore
+    notices = notices or Notices()
     run_options = with_source.run_options_of(run_options)
     known = look(path)
     in_place = _check_out(out, known, has_source=open_source is not None)
@@ -189,7 +190,7 @@ def repair_dataset(
             hint="leave --trust-no-crc off",
         )
     if dry_run:
-        with_source.job_of(known, out, options, open_source, notify)
+        with_source.job_of(known, out, options, open_source, notices.note)
         surveys = _survey(known, reading, deep=False)
         return with_source.report_of(known, surveys, out, in_place=in_place, is_dry_run=True)
     with (
@@ -198,7 +199,7 @@ def repair_dataset(
     ):
         if in_place:
             known = look(path)  # it can have been replaced before it was claimed
-        job = with_source.job_of(known, out, options, open_source, notify)
+        job = with_source.job_of(known, out, options, open_source, notices.note)
         surveys = _survey(known, reading, deep=False)
         with_source.remake(
             known,
@@ -208,7 +209,7 @@ def repair_dataset(
             engine,
             in_place=in_place,
             progress=progress,
-            notify=notify,
+            notify=notices.info,
         )
         return with_source.report_of(known, surveys, out, in_place=in_place)
 

@@ -12,13 +12,14 @@ from typing import Any, Final
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import Output, split_outputs
 from shardwriter.dataset.splits import Split, SplitOption, parse_split_option
-from shardwriter.engines import Notify, Progress
+from shardwriter.engines import Progress
 from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.formats.compression import Compression
 from shardwriter.items.fields import part_names
 from shardwriter.items.indices import item_indices
 from shardwriter.items.keys import key_notes
 from shardwriter.items.selection import Selection
+from shardwriter.notices import Notices, Notify
 from shardwriter.options import DatasetOptions, OnError, RunOptions, changed
 from shardwriter.sources import Source
 from shardwriter.sources.find import open_source
@@ -161,6 +162,7 @@ def write_splits(
     overwrite: bool | EllipsisType = ...,
     resume: bool | EllipsisType = ...,
     on_error: OnError | EllipsisType = ...,
+    strict: bool | EllipsisType = ...,
     run: RunOptions | None = None,
     progress: Progress | None = None,
     notify: Notify | None = None,
@@ -198,9 +200,11 @@ def write_splits(
         overwrite: Replace datasets of these names once all new ones are whole.
         resume: Go on with a run of the same job that was stopped.
         on_error: ``raise`` or ``skip``.
+        strict: As of :func:`shardwriter.write`.
         run: How else to carry it out; changes no byte. ``max_errors`` are those of one split.
         progress: Told now and then how far the split that is being written has come.
-        notify: Called with hints.
+        notify: Called with what a person should know, a line at a time. Without it warnings go
+            through :mod:`warnings`, and information to the logger ``shardwriter``.
         names: As of :func:`shardwriter.write`.
         indices: As of :func:`shardwriter.write`; where the source has splits, of each of them.
         allow_duplicates: As of :func:`shardwriter.write`.
@@ -227,7 +231,12 @@ def write_splits(
     wanted = parse_split_option(split)
     declared = declare(schema)
     run_options = changed(
-        run, workers=workers, overwrite=overwrite, resume=resume, on_error=on_error
+        run,
+        workers=workers,
+        overwrite=overwrite,
+        resume=resume,
+        on_error=on_error,
+        strict=strict,
     )
 
     told = part_names(names)
@@ -264,7 +273,7 @@ def write_splits(
         split_seed,
         skip_errors=run_options.on_error == "skip",
     )
-    manifests = write_all(found.targets, found.select, run_options, progress, notify)
+    manifests = write_all(found.targets, found.select, run_options, progress, Notices(notify))
     return {
         target.split or "": manifest
         for target, manifest in zip(found.targets, manifests, strict=True)

@@ -9,13 +9,14 @@ from typing import Any
 
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import parse_output
-from shardwriter.engines import Notify, Progress
+from shardwriter.engines import Progress
 from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.packing import Deflate
 from shardwriter.images.options import ImageOptions
 from shardwriter.items.fields import part_names
 from shardwriter.items.indices import item_indices
+from shardwriter.notices import Notices, Notify
 from shardwriter.options import DatasetOptions, OnError, Order, RunOptions, changed
 from shardwriter.sources.queued import stops_queues
 from shardwriter.splitting import undivided
@@ -48,6 +49,7 @@ def write(
     overwrite: bool | EllipsisType = ...,
     resume: bool | EllipsisType = ...,
     on_error: OnError | EllipsisType = ...,
+    strict: bool | EllipsisType = ...,
     run: RunOptions | None = None,
     progress: Progress | None = None,
     notify: Notify | None = None,
@@ -99,9 +101,12 @@ def write(
         resume: Go on with a run of the same job that was stopped; begin where there is none.
         on_error: ``raise``, or ``skip`` to leave items out that give an error, and list them in
             ``<name>.errors.jsonl``.
+        strict: Whether what would be a warning about the data is an error: a number that float32
+            does not hold, say.
         run: How else to carry it out; changes no byte.
         progress: Told now and then how far the write has come.
-        notify: Called with hints.
+        notify: Called with what a person should know, a line at a time. Without it warnings go
+            through :mod:`warnings`, and information to the logger ``shardwriter``.
         images: Makes images anew in another size, before the map: ``ImageOptions(max_side=512)``.
             It needs Pillow.
         names: What the parts of an item are called that is a tuple or a list: ``("image",
@@ -127,7 +132,12 @@ def write(
     """
     output = parse_output(out, num_shards, compression, tfds=tfds)
     run_options = changed(
-        run, workers=workers, overwrite=overwrite, resume=resume, on_error=on_error
+        run,
+        workers=workers,
+        overwrite=overwrite,
+        resume=resume,
+        on_error=on_error,
+        strict=strict,
     )
     declared = declare(schema)
     told = part_names(names)
@@ -163,4 +173,4 @@ def write(
     )
     skip_errors = run_options.on_error == "skip"
     only = undivided(source, format, output, options, skip_errors=skip_errors)
-    return write_all(only.targets, only.select, run_options, progress, notify)[0]
+    return write_all(only.targets, only.select, run_options, progress, Notices(notify))[0]

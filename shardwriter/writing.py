@@ -16,20 +16,24 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
+from shardwriter.data_warnings import as_error, from_manifest, warnings_of
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import Output, partial_dir
-from shardwriter.engines import Engine, Notify, Outcome, Progress, Work
+from shardwriter.engines import Engine, Outcome, Progress, Work
 from shardwriter.engines.budget import ErrorBudget
 from shardwriter.engines.choose import open_engine
 from shardwriter.engines.event_log import check_log_dir
 from shardwriter.engines.gather import gather
+from shardwriter.errors import DataWarning, FeatureError, SourceError
 from shardwriter.formats.packing import lost_readers
 from shardwriter.items.keys import key_notes
 from shardwriter.items.sampling import choose_num_shards
 from shardwriter.items.selection import Selection
 from shardwriter.job import Job, check_compression
+from shardwriter.notices import Notices, Notify
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.plan import check
 from shardwriter.runs.kept import Kept
@@ -78,7 +82,7 @@ def write_dataset(
     options: DatasetOptions,
     run_options: RunOptions,
     progress: Progress | None = None,
-    notify: Notify | None = None,
+    notices: Notices | None = None,
     storage: Storage | None = None,
 ) -> Manifest:
     """Write the items of a source; see :func:`shardwriter.write`.
@@ -92,7 +96,7 @@ def write_dataset(
         options: What decides the bytes.
         run_options: What does not.
         progress: Told now and then how far the write has come.
-        notify: Called with hints.
+        notices: Says what a person should know.
         storage: Where the dataset goes; None for the local file system.
     """
 
@@ -103,7 +107,7 @@ def write_dataset(
         return [Selection(source, options)]
 
     targets = [Target(output, options)]
-    return write_all(targets, select, run_options, progress, notify, storage)[0]
+    return write_all(targets, select, run_options, progress, notices, storage)[0]
 
 
 def write_all(
@@ -111,7 +115,7 @@ def write_all(
     select: Select,
     run_options: RunOptions,
     progress: Progress | None = None,
-    notify: Notify | None = None,
+    notices: Notices | None = None,
     storage: Storage | None = None,
 ) -> list[Manifest]:
     """Write one or several datasets; nothing is published before all of them are sealed.
@@ -121,7 +125,7 @@ def write_all(
         select: Opens the source; called once all outputs are locked.
         run_options: How.
         progress: Told now and then how far the dataset has come that is being made.
-        notify: Called with hints.
+        notices: Says what a person should know.
         storage: Where the datasets go; None for the local file system.
 
     Returns:
@@ -129,6 +133,7 @@ def write_all(
 
     Raises:
         SchemaConflict: The types of two splits do not go together; nothing is published.
+        DataError: There is a warning about the data, with ``strict``; likewise.
     """
     outputs = [target.output for target in targets]
     for target in targets:
@@ -137,19 +142,20 @@ def write_all(
         require_tensorflow()
     run_dirs = [os.path.join(output.directory, partial_dir(output.name)) for output in outputs]
     run_options = replace(run_options, log_dir=check_log_dir(run_options.log_dir, run_dirs))
-    tell = _once(notify or _ignore)
+    notices = notices or Notices()
     for note in lost_readers(outputs[0].compression):
-        tell(note)
+        notices.note(note)
     with ExitStack() as held, ExitStack() as started:
         runs = [held.enter_context(claimed(output, run_options, storage)) for output in outputs]
         # A pool gets ready while the source is opened.
         engine = started.enter_context(
             open_engine(_of_target(targets[0], run_options), outputs[0].num_shards)
         )
-        selections = select(tell)
+        selections = select(notices.note)
         for selection in selections:
             if isinstance(selection.source, ClosingSource):
                 held.callback(selection.source.close)
+        warn_of_sources(targets, selections, run_options, notices)
         for target, selection in zip(targets, selections, strict=True):
             check(selection.source, target.options, target.output, outputs)
         skip_errors = run_options.on_error == "skip"
@@ -158,7 +164,7 @@ def write_all(
             for selection, output in zip(selections, outputs, strict=True)
         ]
         tasks = [
-            _taken_up(target, run, Job(selection, target.output.pattern(n)), run_options, tell)
+            _taken_up(target, run, Job(selection, target.output.pattern(n)), run_options, notices)
             for target, run, selection, n in zip(targets, runs, selections, numbers, strict=True)
         ]
         made: list[_Made] = []
@@ -167,13 +173,14 @@ def write_all(
                 started.close()  # a pool is for one job
                 options = _of_target(task.target, run_options)
                 engine = started.enter_context(open_engine(options, task.job.num_shards))
-            made.append(_make(task, engine, run_options, progress, tell))
+            made.append(_make(task, engine, run_options, progress, notices))
         check_manifests({each.task.target.split or "": each.manifest for each in made})
+        for each in made:
+            _warn(each, run_options, notices)
         _publish(made)
     for each in made:
         if each.outcome is not None:
-            tell_of = _naming(each.task.target, tell)
-            _hints(each.manifest, each.outcome, each.task.target.options, run_options, tell_of)
+            _hints(each.manifest, each.outcome, each.task.target, run_options, notices)
     return [each.manifest for each in made]
 
 
@@ -195,27 +202,31 @@ class _Made(NamedTuple):
 
 
 def _taken_up(
-    target: Target, run: RunDirectory, job: Job, run_options: RunOptions, tell: Notify
+    target: Target, run: RunDirectory, job: Job, run_options: RunOptions, notices: Notices
 ) -> _Task:
     """Go on with what is there of a dataset, or begin."""
     kept = None
     if run_options.resume or run_options.retry_errors:
-        kept = take_up(job, run, run_options, _naming(target, tell))
+        kept = take_up(job, run, run_options, partial(notices.info, split=target.split))
     if isinstance(kept, Manifest):
-        tell(f"nothing to do: {target.output.name!r} is finished, and of this job")
+        notices.info(f"nothing to do: {target.output.name!r} is finished, and of this job")
         run.discard()
         return _Task(target, run, job, kept)
     if kept is None:
         begin(run, run_facts(job))
         kept = Kept(job.num_shards)
         if not (job.source.stable or job.source.notes):
-            tell("an iterator can be read once: should this run be stopped, it is lost")
+            notices.info("an iterator can be read once: should this run be stopped, it is lost")
     ErrorBudget(run_options, kept).check()
     return _Task(target, run, job, kept)
 
 
 def _make(
-    task: _Task, engine: Engine, run_options: RunOptions, progress: Progress | None, tell: Notify
+    task: _Task,
+    engine: Engine,
+    run_options: RunOptions,
+    progress: Progress | None,
+    notices: Notices,
 ) -> _Made:
     """Have an engine do what is left of a dataset, up to its publication."""
     target, run, job, kept = task
@@ -225,7 +236,7 @@ def _make(
         outcome = gather(job, kept, [], kept.num_items or 0)
     else:
         told = _of_split(target, progress)
-        outcome = engine(job, run, kept, told, _naming(target, tell))
+        outcome = engine(job, run, kept, told, partial(notices.info, split=target.split))
     manifest = prepared(
         run,
         outcome,
@@ -272,30 +283,64 @@ def _of_split(target: Target, progress: Progress | None) -> Progress | None:
     return told
 
 
-def _naming(target: Target, notify: Notify) -> Notify:
-    """Have notes begin with the split that they are about."""
-    return notify if target.split is None else lambda line: notify(f"{target.split}: {line}")
+def warn_of_sources(
+    targets: Sequence[Target],
+    selections: Sequence[Selection],
+    run_options: RunOptions,
+    notices: Notices,
+) -> None:
+    """Warn of what sources have found when they were opened.
+
+    Raises:
+        SourceError: There is such a warning, with ``strict``.
+    """
+    is_shared = len({id(selection.source) for selection in selections}) == 1
+    for target, selection in zip(targets, selections, strict=True):
+        warnings = warnings_of(selection.source)
+        if selection.num_items == 0:
+            warnings.append(_no_items())
+        for warning in warnings:
+            if run_options.strict:
+                raise as_error(warning, SourceError)
+            notices.warn(warning, None if is_shared else target.split)
 
 
-def _once(notify: Notify) -> Notify:
-    """Have nothing told twice."""
-    told: set[str] = set()
+def _no_items() -> DataWarning:
+    return DataWarning(
+        "empty",
+        "the source gave no items: no records were written, and all shards are empty",
+        hint="look at the source, and at --filter, --limit and --indices",
+    )
 
-    def tell(line: str) -> None:
-        if line not in told:
-            told.add(line)
-            notify(line)
 
-    return tell
+def _warn(made: _Made, run_options: RunOptions, notices: Notices) -> None:
+    """Warn of what the items had, those of earlier attempts too.
+
+    Raises:
+        FeatureError: There is such a warning, with ``strict``.
+        SourceError: There were no items, likewise.
+    """
+    manifest, outcome = made.manifest, made.outcome
+    warnings = from_manifest(manifest.metadata) if outcome is None else outcome.warnings
+    for warning in warnings:
+        if run_options.strict:
+            raise as_error(warning, FeatureError)
+        notices.warn(warning, made.task.target.split)
+    if not manifest.num_items:
+        if run_options.strict:
+            raise as_error(_no_items(), SourceError)
+        notices.warn(_no_items(), made.task.target.split)
 
 
 def _hints(
     manifest: Manifest,
     outcome: Outcome,
-    options: DatasetOptions,
+    target: Target,
     run_options: RunOptions,
-    notify: Notify,
+    notices: Notices,
 ) -> None:
+    options = target.options
+    notify = partial(notices.note, split=target.split)
     for note in outcome.notes:
         notify(note)
     if options.tfds is not None:
@@ -309,13 +354,12 @@ def _hints(
     if options.label and outcome.labels is None and manifest.num_records:
         notify(f"no record has the label {options.label!r}")
     empty = sum(shard.num_records == 0 for shard in outcome.shards)
-    if not manifest.num_records:
+    if manifest.num_items and not manifest.num_records:
         notify(f"the source gave no records: all {manifest.num_shards:,} shards are empty")
-    elif empty:
-        notify(f"{empty:,} of {manifest.num_shards:,} shards are empty: there are fewer records")
+    elif manifest.num_records and empty:
+        notices.info(
+            f"{empty:,} of {manifest.num_shards:,} shards are empty: there are fewer records",
+            target.split,
+        )
     if run_options.dali_index and any(shard.num_records < 2 for shard in outcome.shards):
         notify("the PyPI tfrecord loader fails on the .idx of a shard with fewer than 2 records")
-
-
-def _ignore(_line: str) -> None:
-    return

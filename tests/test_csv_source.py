@@ -369,12 +369,12 @@ def test_schema_of_no_kind_leaves_the_type_to_the_cells(table):
 def test_schema_that_does_not_fit_is_refused(table):
     with pytest.raises(
         SourceError,
-        match="t0.csv, line 3, feature 'x': '2.5' is no whole number, and the schema says int64",
+        match=r"t0\.csv, line 3, feature 'x': '2\.5' is no whole number, and the schema says int64",
     ):
         table(column("1", "2.5"), schema={"x": INT})
     with pytest.raises(
         SourceError,
-        match="t0.csv, line 3, feature 'x': 'word' is no number, and the schema says float",
+        match=r"t0\.csv, line 3, feature 'x': 'word' is no number, and the schema says float",
     ):
         table(column("1", "word"), schema={"x": FLOAT})
     with pytest.raises(SourceError, match="no such column"):

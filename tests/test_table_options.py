@@ -301,7 +301,7 @@ def test_files_whose_names_are_not_utf8_are_skipped(tmp_path, image_folder):
         sw.write(root, tmp_path / "o@1")
     sw.write(root, tmp_path / "o@1", on_error="skip")
     (line,) = (tmp_path / "o.errors.jsonl").read_text().splitlines()
-    assert json.loads(line)["item"] == "a/caf\\xe9.png"
+    assert json.loads(line)["item"] == "a/caf\\udce9.png"
 
 
 @pytest.fixture

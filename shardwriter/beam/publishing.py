@@ -8,10 +8,11 @@ from shardwriter.beam.keyed import KIND, keys_digest
 from shardwriter.beam.place import Place, facts_of
 from shardwriter.beam.results import Facts, MadeShard
 from shardwriter.beam.task import Identity, Task
+from shardwriter.data_warnings import as_error
 from shardwriter.dataset.manifest import Manifest, SealedShard
 from shardwriter.engines.gather import gather
 from shardwriter.engines.part import Done
-from shardwriter.errors import LawViolation, TooManyErrors
+from shardwriter.errors import FeatureError, LawViolation, TooManyErrors
 from shardwriter.features.learnt import Learnt
 from shardwriter.formats import canonical
 from shardwriter.options import RunOptions
@@ -31,6 +32,7 @@ def publish_shards(task: Task, values: Iterable[bytes]) -> Manifest:
     Raises:
         LawViolation: Shards are missing, or not what the law gives; nothing is published.
         TooManyErrors: More items were skipped than may be.
+        FeatureError: There is a warning about the data, with ``strict``.
     """
     place, num_shards = task.place, task.place.num_shards
     total = Facts(Learnt.of(task.label, num_shards))
@@ -54,6 +56,8 @@ def publish_shards(task: Task, values: Iterable[bytes]) -> Manifest:
         _check_budget(task.options, total)
         done = Done(total.learnt, sealed, total.gaps, total.errors)
         outcome = gather(task.job, Kept(num_shards), [done], num_items)
+        for warning in outcome.warnings if task.options.strict else ():
+            raise as_error(warning, FeatureError)
         run.adopt(files)
         return finish(
             run,

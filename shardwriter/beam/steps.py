@@ -61,6 +61,7 @@ class WriteShard(beam.DoFn):
             task.place,
             shard,
             skip_errors=task.skips_errors,
+            strict=options.strict,
             max_errors=options.max_errors,
         )
         self._counters.count_shard(made.sealed.num_records, made.sealed.payload_bytes)
@@ -120,7 +121,9 @@ def chunk_maker(task: Task, cut: Cut) -> ChunkMaker:
     return ChunkMaker(
         cut,
         task.place,
-        lambda: job.encoder(kept, worker, skip_errors=task.skips_errors),
+        lambda: job.encoder(
+            kept, worker, skip_errors=task.skips_errors, strict=task.options.strict
+        ),
         task.options.max_errors,
     )
 

@@ -23,7 +23,13 @@ from shardwriter.worker import new_slot
 
 
 def write_shard(
-    job: Job, place: Place, shard: int, *, skip_errors: bool, max_errors: int | None
+    job: Job,
+    place: Place,
+    shard: int,
+    *,
+    skip_errors: bool,
+    max_errors: int | None,
+    strict: bool = False,
 ) -> MadeShard:
     """Write one shard.
 
@@ -32,6 +38,7 @@ def write_shard(
         place: Where.
         shard: Its number.
         skip_errors: Whether an item that gives an error leaves a gap.
+        strict: Whether a warning about an item is its error.
         max_errors: How many may; None for any number.
 
     Raises:
@@ -48,7 +55,7 @@ def write_shard(
     path, index_path = place.shard_path(shard, attempt), place.index_path(shard, attempt)
     kept = Kept(job.num_shards)
     worker = job.worker(shard, job.num_shards, [shard], new_slot())
-    items = job.encoder(kept, worker, skip_errors=skip_errors)
+    items = job.encoder(kept, worker, skip_errors=skip_errors, strict=strict)
     facts = Facts(items.encoder.learnt)
     with ShardFile(
         storage,

@@ -42,8 +42,9 @@ from shardwriter.beam.steps import (
     numbers_of,
 )
 from shardwriter.beam.task import Strategy, Task, keyed_task, read_plan, task_of, write_plan
+from shardwriter.data_warnings import as_error, warnings_of
 from shardwriter.dataset.naming import parse_output
-from shardwriter.errors import OptionError
+from shardwriter.errors import OptionError, SourceError
 from shardwriter.items.keys import key_notes
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import Opened, open_source
@@ -203,6 +204,8 @@ class WriteShards(beam.PTransform):
             options.table,
             skip_errors=self._run.on_error == "skip",
         )
+        for warning in warnings_of(source) if self._run.strict else ():
+            raise as_error(warning, SourceError)
         is_told = isinstance(self._source, Opened)
         notes = [*([] if is_told else source.notes), *key_notes(source, options)]
         task = task_of(

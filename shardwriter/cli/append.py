@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwriter.cli.common import JsonOption, VerboseOption, hint, reported
+from shardwriter.cli.common import JsonOption, VerboseOption, reported
 from shardwriter.cli.making import make
 from shardwriter.cli.write_options import (
     ColumnsOption,
@@ -25,11 +25,13 @@ from shardwriter.cli.write_options import (
     OnErrorOption,
     SchemaOption,
     SourceArgument,
+    StrictOption,
 )
 from shardwriter.cli.written import Written, what_is_left
 
 if TYPE_CHECKING:
     from shardwriter.engines import Progress
+    from shardwriter.notices import Notices
     from shardwriter.sources import Source
 
 
@@ -62,6 +64,7 @@ def append(
         bool,
         typer.Option("--overwrite", help="Discard what was stopped, and append from the start."),
     ] = False,
+    strict: StrictOption = False,
     json: JsonOption = False,
     names: NamesOption = None,
     no_header: NoHeaderOption = False,
@@ -113,6 +116,7 @@ def append(
             on_error=on_error.value,
             max_errors=max_errors,
             workers=workers,
+            strict=strict,
         )
 
         def opened() -> Source:
@@ -124,8 +128,8 @@ def append(
                 skip_errors=on_error is OnError.skip,
             )
 
-        def made(progress: Progress) -> list[Written]:
-            manifest = append_dataset(opened, out, options, run_options, progress, hint)
+        def made(progress: Progress, notices: Notices) -> list[Written]:
+            manifest = append_dataset(opened, out, options, run_options, progress, notices)
             directory = out if os.path.isdir(out) else os.path.dirname(out)
             return [Written(None, directory, manifest)]
 

@@ -12,6 +12,7 @@ import typer
 from shardwriter.cli.beam_args import JobArguments, dataflow_command
 from shardwriter.cli.beam_run import DataflowCommandOption, check_reachable, run_job, wheel_name
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported
+from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -50,6 +51,7 @@ from shardwriter.cli.write_options import (
     ShuffleOption,
     SourceArgument,
     SplitsOption,
+    StrictOption,
     WorldOption,
     dataset_options,
     datasets_of,
@@ -114,6 +116,7 @@ def write(
     loader_workers: LoaderWorkersOption = 1,
     on_error: OnErrorOption = OnError.raise_,
     max_errors: MaxErrorsOption = None,
+    strict: StrictOption = False,
     compression: CompressionOption = None,
     deflate: DeflateOption = Deflate.isal_2,
     index: IndexOption = False,
@@ -194,6 +197,7 @@ def write(
             on_error=on_error.value,
             max_errors=max_errors,
             dali_index=index,
+            strict=strict,
         )
         if dataflow:
             modules = [name for name in (source, map, filter) if name and is_reference(name)]
@@ -241,6 +245,7 @@ def _write_all(
     """Run a job for each dataset, one after the other, and print what they have made."""
     from shardwriter.beam import WriteShards
     from shardwriter.beam.place import place_for
+    from shardwriter.data_warnings import from_manifest
     from shardwriter.sources.find import Opened
     from shardwriter.split_types import check_manifests
 
@@ -253,6 +258,7 @@ def _write_all(
         named = [Opened(found) for found in datasets.open(hint)]
     found: list[Written] = []
     strategies = []
+    notices = TerminalNotices()
     started = time.monotonic()
     for place, target in enumerate(targets):
         writing = WriteShards(
@@ -266,7 +272,11 @@ def _write_all(
         )
         manifest = _run(arguments, writing, target.output, verbose=verbose)
         if manifest is not None:
-            found.append(Written(target.split, target.output.directory, manifest))
+            for warning in from_manifest(manifest.metadata):
+                notices.warn(warning, target.split)
+            warnings = notices.of_split(target.split)
+            directory = target.output.directory
+            found.append(Written(target.split, directory, manifest, warnings=warnings))
             strategies.append(_strategy_of(writing))
     if len(found) < len(targets):
         return  # they go on elsewhere

@@ -9,18 +9,20 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
-from shardwriter.cli.common import hint, print_json, terminable, writing_bar
+from shardwriter.cli.common import print_json, terminable, writing_bar
+from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.written import Written, print_all_written, written_json
 
 if TYPE_CHECKING:
     from shardwriter.dataset.naming import Output
     from shardwriter.engines import Progress, Work
+    from shardwriter.notices import Notices
     from shardwriter.options import DatasetOptions, RunOptions
     from shardwriter.sources import Source
 
 
 def make(
-    write: Callable[[Progress], Sequence[Written]],
+    write: Callable[[Progress, Notices], Sequence[Written]],
     *,
     json: bool,
     timed: bool,
@@ -29,7 +31,7 @@ def make(
     """Have datasets written, and print what they are.
 
     Args:
-        write: Writes them, and tells how far it is.
+        write: Writes them, and tells how far it is, and what a person should know.
         json: Print JSON.
         timed: Whether all of it is made now, so that a rate means something.
         timings: Say where the time went.
@@ -38,6 +40,7 @@ def make(
     gc.set_threshold(100_000, 20, 20)
     started = time.monotonic()
     told: dict[str | None, Work] = {}
+    notices = TerminalNotices()
 
     def progress(work: Work) -> None:
         told[work.split] = work
@@ -46,9 +49,12 @@ def make(
 
     # What a map prints is no result: the pool's workers print to stderr too.
     with terminable(), writing_bar() as show, redirect_stdout(sys.stderr):
-        written = write(progress)
+        written = write(progress, notices)
     elapsed_s = time.monotonic() - started
-    found = [each._replace(work=told.get(each.split)) for each in written]
+    found = [
+        each._replace(work=told.get(each.split), warnings=notices.of_split(each.split))
+        for each in written
+    ]
     if json:
         print_json(written_json(found, elapsed_s))
         return
@@ -76,8 +82,8 @@ def make_copy(
     """
     from shardwriter.writing import write_dataset
 
-    def made(progress: Progress) -> list[Written]:
-        manifest = write_dataset(open_source, output, options, run_options, progress, hint)
+    def made(progress: Progress, notices: Notices) -> list[Written]:
+        manifest = write_dataset(open_source, output, options, run_options, progress, notices)
         return [Written(None, output.directory, manifest)]
 
     make(made, json=json, timed=not run_options.resume)

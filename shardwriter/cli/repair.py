@@ -20,6 +20,7 @@ from shardwriter.cli.common import (
     terminable,
     writing_bar,
 )
+from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -179,7 +180,7 @@ def repair(
                 trust_no_crc=trust_no_crc,
                 progress=progress,
                 reading=reading,
-                notify=hint,
+                notices=TerminalNotices(),
             )
         if json:
             print_json(report.to_json())

@@ -15,6 +15,7 @@ from shardwriter.cli.common import (
     reported,
 )
 from shardwriter.cli.making import make
+from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -53,6 +54,7 @@ from shardwriter.cli.write_options import (
     ShuffleOption,
     SourceArgument,
     SplitsOption,
+    StrictOption,
     TfdsOption,
     WorldOption,
     dataset_options,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from shardwriter.dataset.naming import Output
     from shardwriter.dataset.splits import Split
     from shardwriter.engines import Progress
+    from shardwriter.notices import Notices
     from shardwriter.options import DatasetOptions, RunOptions
     from shardwriter.splitting import Datasets
 
@@ -142,6 +145,7 @@ def write(
             "not with Beam. See them with: tensorboard --logdir DIR",
         ),
     ] = None,
+    strict: StrictOption = False,
     json: JsonOption = False,
     names: NamesOption = None,
     indices: IndicesOption = None,
@@ -227,13 +231,14 @@ def write(
             backend=backend.value,
             dali_index=index,
             log_dir=log_dir,
+            strict=strict,
         )
         if dry_run:
             _show_plans(datasets, run_options, json=json)
             return
 
-        def made(progress: Progress) -> list[Written]:
-            manifests = write_all(datasets.targets, datasets.select, run_options, progress, hint)
+        def made(progress: Progress, notices: Notices) -> list[Written]:
+            manifests = write_all(datasets.targets, datasets.select, run_options, progress, notices)
             return [
                 Written(target.split, target.output.directory, manifest)
                 for target, manifest in zip(datasets.targets, manifests, strict=True)
@@ -246,6 +251,7 @@ def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> N
     from shardwriter.formats.packing import lost_readers
     from shardwriter.job import check_compression
     from shardwriter.plan import plan_selection
+    from shardwriter.writing import warn_of_sources
 
     targets = datasets.targets
     outputs = [target.output for target in targets]
@@ -253,9 +259,11 @@ def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> N
         check_compression(target.output, target.options, run_options)
     for note in lost_readers(outputs[0].compression):
         hint(note)
+    selections = datasets.select(hint)
+    warn_of_sources(targets, selections, run_options, TerminalNotices())
     plans = [
         plan_selection(selection, target.output, run_options, outputs)
-        for target, selection in zip(targets, datasets.select(hint), strict=True)
+        for target, selection in zip(targets, selections, strict=True)
     ]
     names = [target.split for target in targets]
     if json and names != [None]:

@@ -134,6 +134,10 @@ OnErrorOption = Annotated[
         metavar="WHAT", help="An item gives an error: raise (stop), or skip it and list it."
     ),
 ]
+StrictOption = Annotated[
+    bool,
+    typer.Option("--strict", help="What would be a warning about the data is an error."),
+]
 MaxErrorsOption = Annotated[
     int | None,
     typer.Option(metavar="N", min=0, help="Stop when more items than that were skipped so."),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from shardwriter.dataset.manifest import Manifest
     from shardwriter.dataset.naming import Output
     from shardwriter.engines import Work
+    from shardwriter.errors import DataWarning
 
 
 class Written(NamedTuple):
@@ -20,12 +21,14 @@ class Written(NamedTuple):
         directory: Where it lies.
         manifest: What it is.
         work: What was done for it; None where there was nothing to do.
+        warnings: About its data.
     """
 
     split: str | None
     directory: str
     manifest: Manifest
     work: Work | None = None
+    warnings: Sequence[DataWarning] = ()
 
 
 def written_json(found: Sequence[Written], elapsed_s: float) -> dict[str, Any]:
@@ -36,6 +39,7 @@ def written_json(found: Sequence[Written], elapsed_s: float) -> dict[str, Any]:
             each.directory,
             elapsed_s,
             {} if each.work is None else each.work.seconds,
+            each.warnings,
         )
         for each in found
     }
@@ -58,7 +62,8 @@ def print_all_written(
 
     is_one = len(found) == 1
     for each in found:
-        print_written(each.manifest, each.directory, elapsed_s if is_one else None)
+        warnings = len(each.warnings)
+        print_written(each.manifest, each.directory, elapsed_s if is_one else None, warnings)
         if timings and each.work is not None:
             print_timings(each.work.seconds, each.manifest.num_items)
     if not is_one and elapsed_s is not None:
@@ -66,12 +71,19 @@ def print_all_written(
 
 
 def summary_json(
-    manifest: Manifest, directory: str, elapsed_s: float, stages_s: Mapping[str, float]
+    manifest: Manifest,
+    directory: str,
+    elapsed_s: float,
+    stages_s: Mapping[str, float],
+    warnings: Sequence[DataWarning] = (),
 ) -> dict[str, Any]:
     """Return what ``--json`` prints of a dataset that was written."""
+    from shardwriter.data_warnings import to_json
+
     return {
         "elapsed_s": elapsed_s,
         "errors": _num_errors(manifest, directory),
+        "features": manifest.type_texts(),
         "file_bytes": manifest.file_bytes,
         "manifest": os.path.join(directory, manifest.pattern.manifest_file),
         "num_items": manifest.num_items,
@@ -81,6 +93,7 @@ def summary_json(
         "schema": "shardwriter.write/1",
         "skipped": len(manifest.gaps),
         "stages_s": dict(stages_s),
+        "warnings": [to_json(warning) for warning in warnings],
     }
 
 

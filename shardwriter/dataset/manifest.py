@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from shardwriter.codec.sequence_names import feature_spelling, list_spelling
 from shardwriter.dataset.layout import from_runs, law_breach, to_runs
 from shardwriter.dataset.naming import ShardPattern, pattern_from_template
 from shardwriter.errors import ManifestError
 from shardwriter.features.schema import FeatureSummary, learnt_from_json, schema_from_json
+from shardwriter.features.schema_text import summary_text
 from shardwriter.formats import canonical
 from shardwriter.formats.compression import SUFFIXES
 
@@ -124,6 +126,12 @@ class Manifest:
         if "feature_lists" not in self.schema:
             return None
         return schema_from_json(self.schema, "feature_lists")
+
+    def type_texts(self) -> dict[str, str]:
+        """Return the type of each feature in few words; feature lists are called ``NAME[]``."""
+        types = {feature_spelling(name): found for name, found in self.features.items()}
+        types |= {list_spelling(name): f for name, f in (self.feature_lists or {}).items()}
+        return {name: summary_text(types[name].type) for name in sorted(types)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as a JSON object."""

@@ -6,12 +6,14 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardwriter.dataset.manifest import SealedShard
+from shardwriter.errors import DataWarning
 from shardwriter.job import Job
+from shardwriter.notices import Notify
 from shardwriter.runs.kept import Kept
 from shardwriter.runs.rundir import RunDirectory
 
@@ -45,10 +47,6 @@ Progress = Callable[[Work], None]
 """Told now and then how far a write has come, and at its end."""
 
 
-Notify = Callable[[str], None]
-"""Told what a person should know: one line at a time."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What an engine has made.
@@ -63,6 +61,7 @@ class Outcome:
         labels_sorted: Whether every label came in one run.
         notes: What a person should know, one line each.
         work: What was done.
+        warnings: Where data was read or stored in a way that may not be meant.
     """
 
     shards: list[SealedShard]
@@ -74,6 +73,7 @@ class Outcome:
     labels_sorted: bool
     notes: list[str]
     work: Work
+    warnings: Sequence[DataWarning] = ()
 
 
 Engine = Callable[[Job, RunDirectory, Kept, "Progress | None", Notify], Outcome]

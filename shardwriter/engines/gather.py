@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from shardwriter.data_warnings import warnings_of
 from shardwriter.dataset.manifest import SealedShard
 from shardwriter.engines import Outcome, Work
 from shardwriter.engines.part import Done
@@ -35,6 +36,7 @@ def gather(
         SchemaConflict: Two processes have seen a feature with types that do not go together.
     """
     learnt = job.learnt(kept)
+    learnt.warnings.merge(warnings_of(job.source))
     watch = Stopwatch()
     watch.add(seconds or {})
     sealed = dict(kept.sealed)
@@ -81,4 +83,5 @@ def outcome_of(
         labels.is_sorted,
         notes,
         work,
+        list(learnt.warnings),
     )

@@ -86,7 +86,9 @@ def run_serial(
     shards = kept.unfinished(range(job.num_shards))
     watch = Stopwatch()
     worker = job.worker(0, 1, shards, new_slot())
-    items = job.encoder(kept, worker, watch, skip_errors=options.on_error == "skip")
+    items = job.encoder(
+        kept, worker, watch, skip_errors=options.on_error == "skip", strict=options.strict
+    )
     listing = Listing(job, kept, num_moved(job, options))
     with ExitStack() as stack:
         log = stack.enter_context(EventLog(options.log_dir, "w0", first_step=kept.num_done))

@@ -153,7 +153,11 @@ class _Worker:
         job, kept, options = self._job, self._kept, self._options
         journal = self._run.journal(kept.attempt, self._number)
         items = job.encoder(
-            kept, self._told_of(range(0)), self._watch, skip_errors=options.on_error == "skip"
+            kept,
+            self._told_of(range(0)),
+            self._watch,
+            skip_errors=options.on_error == "skip",
+            strict=options.strict,
         )
         part = PartWriter(
             job, self._run, kept, options, self._number, journal, items, self._watch, self

@@ -7,9 +7,10 @@ change nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from shardwriter.data_warnings import DataWarnings, from_json, to_json
 from shardwriter.features.labels import LabelCounts
 from shardwriter.features.schema import FeatureSummary, Schema
 
@@ -21,10 +22,12 @@ class Learnt:
     Attributes:
         features: The schema, by feature.
         labels: The label counts.
+        warnings: What was stored in a way that may not be meant.
     """
 
     features: dict[str, FeatureSummary]
     labels: LabelCounts
+    warnings: DataWarnings = field(default_factory=DataWarnings)
 
     def merge(self, other: Learnt) -> None:
         """Join another piece in.
@@ -36,6 +39,7 @@ class Learnt:
         schema.features = self.features
         schema.merge(other.features)
         self.labels.merge(other.labels)
+        self.warnings.merge(other.warnings)
 
     def merge_types(self, features: dict[str, FeatureSummary]) -> None:
         """Join types in, of records that are counted elsewhere."""
@@ -49,7 +53,10 @@ class Learnt:
     def to_state(self) -> dict[str, Any]:
         """Return all of it as JSON."""
         features = {name: feature.to_state() for name, feature in self.features.items()}
-        return {"features": features, "labels": self.labels.to_state()}
+        state: dict[str, Any] = {"features": features, "labels": self.labels.to_state()}
+        if self.warnings:
+            state["warnings"] = [to_json(warning) for warning in self.warnings]
+        return state
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], num_shards: int) -> Learnt:
@@ -57,7 +64,8 @@ class Learnt:
         features = {
             name: FeatureSummary.from_json(entry) for name, entry in state["features"].items()
         }
-        return cls(features, LabelCounts.from_state(state["labels"], num_shards))
+        warnings = DataWarnings(map(from_json, state.get("warnings", ())))
+        return cls(features, LabelCounts.from_state(state["labels"], num_shards), warnings)
 
 
 def types_of(features: Mapping[str, FeatureSummary]) -> dict[str, FeatureSummary]:

@@ -149,6 +149,15 @@ def type_text(feature_type: FeatureType) -> str:
     return f"{'raw:' if feature_type.encoding == 'raw' else ''}{feature_type.dtype}{unit}{sizes}"
 
 
+def summary_text(feature_type: FeatureType) -> str:
+    """Return a type in few words: ``float32``, ``uint8[28,28]``, ``encoded jpeg``."""
+    if feature_type.encoding == "image":
+        return f"encoded {feature_type.format or 'image'}"
+    if feature_type.kind is None:
+        return "never set"
+    return type_text(feature_type).removesuffix("[]")
+
+
 def _parse_shape(text: str | None) -> Shape | None:
     if text is None:
         return None

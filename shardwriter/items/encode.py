@@ -50,6 +50,7 @@ class ItemEncoder:
         worker: Who does it; told to the user's code, and kept at the item at hand.
         watch: Told of the time that every stage takes.
         skip_errors: Whether an item's error is handed out in place of its record.
+        strict: Whether a warning about an item is its error.
 
     Attributes:
         counted_to: Records of the items in front of this one are counted in what was learnt.
@@ -64,6 +65,7 @@ class ItemEncoder:
         watch: Stopwatch | None = None,
         *,
         skip_errors: bool = False,
+        strict: bool = False,
     ) -> None:
         self._source = source
         self._skip_errors = skip_errors
@@ -83,6 +85,7 @@ class ItemEncoder:
             options.label or (source.label if not options.map else None) or _usual_label(options),
             plan,
             words,
+            strict=strict,
         )
 
     def leave(self) -> None:

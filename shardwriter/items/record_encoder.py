@@ -11,6 +11,7 @@ from shardwriter.codec.example import UNSET, encode_example
 from shardwriter.codec.example_columns import Column, encode_columns
 from shardwriter.codec.sequence_example import SequenceExample, encode_sequence_example
 from shardwriter.codec.sequence_names import keyed
+from shardwriter.data_warnings import DataWarnings
 from shardwriter.errors import CallableError, FeatureError, RecordTooLarge
 from shardwriter.features.bound_values import Binder, must_bind
 from shardwriter.features.declared import Declared
@@ -35,6 +36,7 @@ class RecordEncoder:
         vocabularies: Names of the values of integer features.
         label: The feature whose values are counted; None for ``image/class/label``.
         binder: Holds values to what a person declared; None where nothing was.
+        strict: Whether a warning about an item is its error.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class RecordEncoder:
         vocabularies: Mapping[str, list[str]] | None = None,
         label: str | None = None,
         binder: Binder | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
         self.schema = Schema(plan, vocabularies)
         self._binder = binder or None
@@ -52,11 +56,13 @@ class RecordEncoder:
         self._kinds = self.schema.kinds or None
         self._label = self.labels.feature
         self._counted: Counted | None = None
+        self.warnings = DataWarnings()
+        self._strict = strict
 
     @property
     def learnt(self) -> Learnt:
         """What was learnt so far; it goes on growing."""
-        return Learnt(self.schema.features, self.labels)
+        return Learnt(self.schema.features, self.labels, self.warnings)
 
     def expect(self, learnt: Learnt, counted: Counted) -> None:
         """Go on behind others.
@@ -150,6 +156,7 @@ class RecordEncoder:
         """
         self.schema.merge(learnt.features)
         self.labels.merge(learnt.labels)
+        self.warnings.merge(learnt.warnings)
 
     def encode_block(self, indices: Sequence[int], columns: Mapping[str, Column]) -> list[bytes]:
         """Encode many items of planned features at once."""
@@ -191,6 +198,8 @@ def record_encoder(
     label: str | None,
     plan: Mapping[str, FeatureType] | None = None,
     vocabularies: Mapping[str, list[str]] | None = None,
+    *,
+    strict: bool = False,
 ) -> RecordEncoder:
     """Return an encoder whose records are held to what was declared.
 
@@ -200,6 +209,7 @@ def record_encoder(
         label: The feature whose values are counted; None for ``image/class/label``.
         plan: What the source has planned.
         vocabularies: The source's names of the values of integer features.
+        strict: Whether a warning about an item is its error.
     """
     plan, known = plan or {}, vocabularies or {}
     # What a source gives as it was declared need not be looked at again.
@@ -211,6 +221,7 @@ def record_encoder(
         {**known, **declared.vocabularies},
         label,
         Binder(bound, {name: len(names) for name, names in words.items()}),
+        strict=strict,
     )
 
 

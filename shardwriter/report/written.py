@@ -16,8 +16,17 @@ from shardwriter.render import bytes_text, make_console, print_pairs, rate_text
 from shardwriter.storage.choose import storage_for
 
 
-def print_written(manifest: Manifest, directory: str, elapsed_s: float | None) -> None:
-    """Print what a write has made; None: not all of it in this time."""
+def print_written(
+    manifest: Manifest, directory: str, elapsed_s: float | None, num_warnings: int = 0
+) -> None:
+    """Print what a write has made.
+
+    Args:
+        manifest: What it is.
+        directory: Where it is.
+        elapsed_s: Seconds that it took; None where not all of it was made in this time.
+        num_warnings: How many warnings about its data there are; stderr has them.
+    """
     console = make_console()
     names = manifest.pattern.template.replace("{shard}", "*")
     counts = [shard.num_records for shard in manifest.shards]
@@ -26,7 +35,7 @@ def print_written(manifest: Manifest, directory: str, elapsed_s: float | None) -
         ("records", f"{manifest.num_records:,} ({each} a shard)"),
         ("shards", f"{manifest.num_shards:,}  {names}"),
         ("bytes", bytes_text(manifest.file_bytes)),
-        ("features", _names(sorted(manifest.features))),
+        ("features", _features(manifest.type_texts())),
     ]
     if elapsed_s is not None:
         rate = rate_text(manifest.num_items, elapsed_s)
@@ -41,6 +50,8 @@ def print_written(manifest: Manifest, directory: str, elapsed_s: float | None) -
         rows.insert(1, ("skipped", skipped))
     if manifest.labels:
         rows.insert(4, ("labels", f"{len(manifest.labels['counts']):,} values"))
+    if num_warnings:
+        rows.append(("warnings", f"{num_warnings:,}"))
     print_pairs(console, rows)
     place = f"{directory}/{manifest.pattern.manifest_file}"
     console.print(Text.assemble(("wrote", "green"), " ", place))
@@ -99,6 +110,7 @@ def print_plan(plan: dict[str, Any], directory: str) -> None:
     console.print("nothing was written (--dry-run)")
 
 
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return clean(", ".join(names[:12])) + more if names else "records as they came"
+def _features(types: Mapping[str, str]) -> str:
+    named = [f"{name} {text}" for name, text in types.items()]
+    more = f" and {len(named) - 12} more" if len(named) > 12 else ""
+    return clean(", ".join(named[:12])) + more if named else "records as they came"

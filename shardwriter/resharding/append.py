@@ -9,21 +9,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
+from shardwriter.data_warnings import as_error, from_manifest, warnings_of
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import Output, dataset_name, is_url, partial_dir
-from shardwriter.engines import Notify, Progress
+from shardwriter.engines import Progress
 from shardwriter.engines.budget import ErrorBudget
 from shardwriter.engines.choose import open_engine
 from shardwriter.engines.event_log import check_log_dir
-from shardwriter.errors import OptionError, OutputExists, SchemaConflict
+from shardwriter.errors import DataWarning, FeatureError, OptionError, OutputExists, SchemaConflict
 from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.formats.compression import SUFFIXES
+from shardwriter.notices import Notices, Notify
 from shardwriter.options import DatasetOptions, OnError, RunOptions, changed
 from shardwriter.plan import check
 from shardwriter.resharding.appended import BaseFacts
@@ -57,6 +59,7 @@ def append(
     overwrite: bool | EllipsisType = ...,
     resume: bool | EllipsisType = ...,
     on_error: OnError | EllipsisType = ...,
+    strict: bool | EllipsisType = ...,
     run: RunOptions | None = None,
     progress: Progress | None = None,
     notify: Notify | None = None,
@@ -81,9 +84,10 @@ def append(
         resume: Go on with an append that was stopped. One that is finished already is not done
             again, as long as it is what was appended last; without ``resume`` it is.
         on_error: ``raise``, or ``skip`` to leave new items out that give an error.
+        strict: Whether what would be a warning about the new items is an error.
         run: How else to carry it out; changes no byte.
         progress: Told now and then how far it has come.
-        notify: Called with hints.
+        notify: As for :func:`shardwriter.write`.
         table: How a table is read: ``TableOptions(header=False)``.
 
     Returns:
@@ -106,7 +110,12 @@ def append(
         table=table,
     )
     run_options = changed(
-        run, workers=workers, overwrite=overwrite, resume=resume, on_error=on_error
+        run,
+        workers=workers,
+        overwrite=overwrite,
+        resume=resume,
+        on_error=on_error,
+        strict=strict,
     )
     return append_dataset(
         lambda: open_source(
@@ -116,7 +125,7 @@ def append(
         options,
         run_options,
         progress,
-        notify,
+        Notices(notify),
     )
 
 
@@ -126,7 +135,7 @@ def append_dataset(
     options: DatasetOptions,
     run_options: RunOptions,
     progress: Progress | None = None,
-    notify: Notify | None = None,
+    notices: Notices | None = None,
 ) -> Manifest:
     """Add the items of a source to a dataset; see :func:`append`.
 
@@ -136,9 +145,9 @@ def append_dataset(
         options: Map, filter, limit and fixed types.
         run_options: What changes no byte.
         progress: Told now and then how far it has come.
-        notify: Called with hints.
+        notices: Says what a person should know.
     """
-    notify = notify or _ignore
+    notices = notices or Notices()
     was_committed = _finish_publication(path)
     output = output_to_append_to(path)
     run_dir = os.path.join(output.directory, partial_dir(output.name))
@@ -161,28 +170,30 @@ def append_dataset(
             held.callback(source.close)
         appending = Appending.of(source, path, output, options, run)
         for note in appending.new.source.notes:
-            notify(note)
+            notices.note(note)
+        _warn(warnings_of(appending.new.source), appending.manifest, run_options, notices)
         resume = run_options.resume and run.is_worth_keeping
         if (run_options.resume or was_committed) and not resume:
             done = appending.job_before()
             if done is not None:
-                take_finished(done, run, appending.manifest, run_options, notify)
-                notify(f"nothing to do: these items are the last of {run.name!r} already")
+                take_finished(done, run, appending.manifest, run_options, notices.info)
+                notices.info(f"nothing to do: these items are the last of {run.name!r} already")
                 run.discard()
                 return appending.manifest
         known = appending.check(run_options)
         job = appending.job(BaseFacts.of(appending.manifest))
         check(job.source, job.options, output)
         if resume:
-            kept = go_on(job, run, run_facts(job), run_options, notify)
+            kept = go_on(job, run, run_facts(job), run_options, notices.info)
         else:
             kept = appending.begin(job, known, run)
         ErrorBudget(run_options, kept).check()
         try:
-            outcome = engine(job, run, kept, progress, notify)
+            outcome = engine(job, run, kept, progress, notices.info)
         except SchemaConflict as error:
             error.message = error.message.replace("in the plan", "in the dataset")
             raise
+        _warn(outcome.warnings, appending.manifest, run_options, notices)
         return finish(
             run,
             known.of(outcome),
@@ -193,6 +204,23 @@ def append_dataset(
             packing=job.packing,
             dali=run_options.dali_index or has_dali(run, appending.manifest),
         )
+
+
+def _warn(
+    warnings: Iterable[DataWarning], before: Manifest, run_options: RunOptions, notices: Notices
+) -> None:
+    """Warn of what the new items have; the dataset's own warnings were given when it was written.
+
+    Raises:
+        FeatureError: There is such a warning, with ``strict``.
+    """
+    known = {warning.message for warning in from_manifest(before.metadata)}
+    for warning in warnings:
+        if warning.message in known:
+            continue
+        if run_options.strict:
+            raise as_error(warning, FeatureError)
+        notices.warn(warning)
 
 
 def output_to_append_to(path: str) -> Output:
@@ -250,7 +278,3 @@ def _committed_in(directory: str) -> list[str]:
     found = [entry for entry in os.listdir(directory) if entry.startswith(begin)]
     names = [entry[len(begin) : len(entry) - len(end)] for entry in found if entry.endswith(end)]
     return [name for name in names if name]
-
-
-def _ignore(_line: str) -> None:
-    return

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.callables import describe_callable
+from shardwriter.data_warnings import moved, warnings_of
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.errors import ManifestError, SourceChanged, SourceError
 from shardwriter.features.feature_types import FeatureType
@@ -93,6 +94,7 @@ class AppendedItems:
         self.vocabularies: Mapping[str, list[str]] = {} if function else source.vocabularies
         self.label: str | None = old.label or (None if function else source.label)
         self.notes: Sequence[str] = source.notes
+        self.warnings = [moved(warning, self._num_old) for warning in warnings_of(source)]
 
     @property
     def plan(self) -> Mapping[str, FeatureType]:

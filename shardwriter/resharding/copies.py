@@ -8,9 +8,10 @@ from types import EllipsisType
 
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import parse_output
-from shardwriter.engines import Notify, Progress
+from shardwriter.engines import Progress
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.packing import Deflate
+from shardwriter.notices import Notices, Notify
 from shardwriter.options import DatasetOptions, RunOptions, changed
 from shardwriter.resharding.merged import open_merged
 from shardwriter.sources.tfrecord import TFRecordFiles
@@ -50,7 +51,7 @@ def reshard(
         resume: Go on with a run that was stopped; begin where there is none.
         run: How else to carry it out; changes no byte.
         progress: Told now and then how far it has come.
-        notify: Called with hints.
+        notify: As for :func:`shardwriter.write`.
 
     Returns:
         The published manifest.
@@ -70,7 +71,7 @@ def reshard(
         options,
         changed(run, workers=workers, overwrite=overwrite, resume=resume),
         progress,
-        notify,
+        Notices(notify),
     )
 
 
@@ -130,5 +131,5 @@ def merge(
         options,
         changed(run, workers=workers, overwrite=overwrite, resume=resume),
         progress,
-        notify,
+        Notices(notify),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from shardwriter.data_warnings import DataWarnings, from_manifest
 from shardwriter.dataset.index import Index
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, ledger_file
@@ -175,8 +176,9 @@ def _check_files(run: RunDirectory, manifest: Manifest) -> None:
 def learnt_of(job: Job, manifest: Manifest) -> Learnt:
     """Return what a manifest tells of the records that a job has made."""
     labels = job.record_encoder().labels
+    warnings = DataWarnings(from_manifest(manifest.metadata))
     if isinstance(job.source, RecordSource) and job.options.map is None:
-        return Learnt({}, labels)  # nothing looked into them
+        return Learnt({}, labels, warnings)  # nothing looked into them
     features = manifest.features
     if manifest.labels is not None:
         name = manifest.labels["feature"]
@@ -184,4 +186,4 @@ def learnt_of(job: Job, manifest: Manifest) -> Learnt:
         labels = LabelCounts.from_json(manifest.labels, job.num_shards, kind)
     elif labels.feature in features and features[labels.feature].present:
         labels.too_many = True  # or they could not be told apart
-    return Learnt(learnt_from_json(manifest.schema), labels)
+    return Learnt(learnt_from_json(manifest.schema), labels, warnings)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from shardwriter.data_warnings import to_manifest
 from shardwriter.dataset.layout import law_breach
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import Output
@@ -102,5 +103,8 @@ def prepared(
         order,
         outcome.schema,
         outcome.labels,
-        {} if output.tfds is None else {"tfds": output.tfds.to_json()},
+        {
+            **({} if output.tfds is None else {"tfds": output.tfds.to_json()}),
+            **to_manifest(outcome.warnings),
+        },
     )

@@ -53,6 +53,7 @@ class Source(Protocol):
         vocabularies: Names of the values of integer features, by feature.
         label: The feature that is the label, where the source has one.
         notes: What a person should know of this input (things left out, say), one line each.
+        warnings: Where data was read in a way that may not be meant. A source may lack it.
     """
 
     kind: str
