@@ -56,6 +56,7 @@ from shardwriter.shards.locate import load_manifest
 from shardwriter.sources.queued import END, ItemQueue
 from shardwriter.splitting import write_splits
 from shardwriter.stats import stats
+from shardwriter.table_options import TableOptions
 from shardwriter.verify import verify
 from shardwriter.worker import current_worker
 from shardwriter.write import write
@@ -105,6 +106,7 @@ __all__ = [
     "write",
     "write_splits",
     "ImageOptions",
+    "TableOptions",
     "jpeg",
     "png",
 ]

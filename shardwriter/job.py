@@ -237,6 +237,7 @@ class Job:
         images = {} if options.images is None else {"images": options.images.to_json()}
         names = {} if options.names is None else {"names": list(options.names)}
         chosen = {} if options.indices is None else {"indices": options.indices.to_json()}
+        table = {} if options.table is None else options.table.to_json()
         return {
             "compression": self.packing.to_json(),
             "files": self.pattern.template,
@@ -252,6 +253,7 @@ class Job:
             **words,
             **names,
             **chosen,
+            **({"table": table} if table else {}),
         }
 
     def digest(self) -> str:
@@ -267,6 +269,7 @@ def _type_json(fixed: FeatureType) -> list[Any]:
         fixed.dtype,
         *([] if fixed.encoding == "list" else [fixed.encoding]),
         *([list(fixed.shape or ())] if has_shape else []),
+        *([] if fixed.format is None else [fixed.format]),
     ]
 
 

@@ -19,6 +19,7 @@ from shardwriter.formats.packing import Deflate, check_packing
 from shardwriter.images.options import ImageOptions
 from shardwriter.items.fields import check_names
 from shardwriter.items.indices import ItemIndices
+from shardwriter.table_options import TableOptions
 from shardwriter.tfds.names import TfdsSplit
 
 EngineName = Literal["process", "serial"]
@@ -76,6 +77,7 @@ class DatasetOptions:
         names: What the parts of items are called that are tuples or lists.
         indices: Which items of the source are written, in this order, before the filter is asked;
             None for all.
+        table: How a table is read; None as it says itself.
     """
 
     map: Callable[[dict[str, Any]], Any] | None = None
@@ -97,6 +99,7 @@ class DatasetOptions:
     images: ImageOptions | None = None
     names: tuple[str, ...] | None = None
     indices: ItemIndices | None = None
+    table: TableOptions | None = None
 
     def __post_init__(self) -> None:
         for name in ("map", "filter"):
@@ -116,6 +119,11 @@ class DatasetOptions:
             raise OptionError(
                 f"images is {type(self.images).__name__}, not ImageOptions",
                 hint="as in images=shardwriter.ImageOptions(max_side=512)",
+            )
+        if self.table is not None and not isinstance(self.table, TableOptions):
+            raise OptionError(
+                f"table is {type(self.table).__name__}, not TableOptions",
+                hint="as in table=shardwriter.TableOptions(header=False)",
             )
         if self.names is not None:
             check_names(self.names)

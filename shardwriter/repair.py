@@ -38,6 +38,7 @@ from shardwriter.runs.rundir import RunDirectory
 from shardwriter.sources import Source
 from shardwriter.sources.splits import open_as_split
 from shardwriter.storage import LocalStorage
+from shardwriter.table_options import TableOptions
 
 
 def repair(
@@ -63,6 +64,7 @@ def repair(
     reading: Reading | None = None,
     notify: Notify | None = None,
     images: ImageOptions | None = None,
+    table: TableOptions | None = None,
 ) -> RepairReport:
     """Bring back what can be brought back of a damaged dataset.
 
@@ -95,6 +97,7 @@ def repair(
         reading: Called with (bytes read, bytes of all files), where ``progress`` shows no bar.
         notify: Called with hints.
         images: As it was written.
+        table: As it was written.
 
     Returns:
         What was done, and what is lost.
@@ -118,10 +121,11 @@ def repair(
         order_seed=order_seed,
         vocabularies=declared.vocabularies,
         images=images,
+        table=table,
     )
 
     def open_source(split: Split | None) -> Source:
-        return open_as_split(source, format, options.schema, split)
+        return open_as_split(source, format, options.schema, split, table)
 
     with repairing_progress(progress, reading) as (report_reading, report):
         return repair_dataset(

@@ -28,6 +28,7 @@ from shardwriter.sources.queued import stops_queues
 from shardwriter.sources.split_names import hint_of_splits
 from shardwriter.sources.splits import find_splits
 from shardwriter.split_types import check_sources
+from shardwriter.table_options import table_options
 from shardwriter.writing import Target, write_all
 
 Fractions = str | Mapping[str, Any]
@@ -37,7 +38,7 @@ OptionsOf = Callable[[Output, Split], DatasetOptions]
 """Returns what decides the bytes of a split."""
 
 _GIVEN: Final = {
-    *("compression", "indices", "names", "schema", "split", "tfds", "vocabularies"),
+    *("compression", "indices", "names", "schema", "split", "table", "tfds", "vocabularies"),
 }
 
 
@@ -64,11 +65,13 @@ class Datasets:
         return [Selection(*both) for both in zip(sources, options, strict=True)]
 
 
-def undivided(data: Any, format: str, output: Output, options: DatasetOptions) -> Datasets:
-    """Return what a write without splits makes."""
+def undivided(
+    data: Any, format: str, output: Output, options: DatasetOptions, *, skip_errors: bool = False
+) -> Datasets:
+    """Return what a write without splits makes; ``skip_errors``: as of `open_source`."""
 
     def open_only(tell: Notify) -> list[Source]:
-        source = open_source(data, format, options.schema)
+        source = open_source(data, format, options.schema, options.table, skip_errors=skip_errors)
         hint = hint_of_splits(data, source)
         for note in [*source.notes, *([] if hint is None else [hint])]:
             tell(note)
@@ -84,6 +87,8 @@ def split_up(
     outputs_of: Callable[[list[str]], list[Output]],
     options_of: OptionsOf,
     seed: int = 0,
+    *,
+    skip_errors: bool = False,
 ) -> Datasets:
     """Find out what a write with splits makes.
 
@@ -94,6 +99,7 @@ def split_up(
         outputs_of: Returns the outputs of splits, by their names.
         options_of: Returns what decides the bytes of a split.
         seed: The salt of the keys' hash.
+        skip_errors: As of :func:`shardwriter.sources.find.open_source`.
 
     Raises:
         OptionError: The source has no such splits, or an option is wrong.
@@ -102,10 +108,10 @@ def split_up(
     if wanted.is_by_key:
         splits = wanted.splits(seed)
         targets = _targets(splits, outputs_of, options_of)
-        schema = targets[0].options.schema
+        first = targets[0].options
 
         def open_one(tell: Notify) -> list[Source]:
-            source = open_source(data, format, schema)
+            source = open_source(data, format, first.schema, first.table, skip_errors=skip_errors)
             for note in source.notes:
                 tell(note)
             return [source]
@@ -119,7 +125,7 @@ def split_up(
     def open_each(tell: Notify) -> list[Source]:
         for note in found.notes:
             tell(note)
-        sources = found.open(options.schema)
+        sources = found.open(options.schema, options.table, skip_errors=skip_errors)
         for name, source in sources.items():
             for note in source.notes:
                 tell(f"{name}: {note}")
@@ -164,6 +170,11 @@ def write_splits(
     names: Sequence[str] | str | None = None,
     indices: Any = None,
     allow_duplicates: bool = False,
+    header: bool = True,
+    na: Sequence[str] | str | None = None,
+    encoding: str | None = None,
+    columns: Sequence[str] | str | None = None,
+    drop_columns: Sequence[str] | str | None = None,
     **dataset: Any,
 ) -> dict[str, Manifest]:
     """Write one dataset for each split: ``out/mnist@16`` is ``mnist-train``, ``mnist-val``, ...
@@ -198,6 +209,11 @@ def write_splits(
         names: As of :func:`shardwriter.write`.
         indices: As of :func:`shardwriter.write`; where the source has splits, of each of them.
         allow_duplicates: As of :func:`shardwriter.write`.
+        header: As of :func:`shardwriter.write`, and so are those that follow.
+        na: Missing values of a CSV file.
+        encoding: Of CSV and JSON files.
+        columns: Of a table: those that are read.
+        drop_columns: Of a table: those that are not.
         **dataset: The other options of :func:`shardwriter.write` that decide bytes: ``map``,
             ``filter``, ``limit``, ``shuffle_seed``, ``key``, ``label``, ...
 
@@ -224,6 +240,15 @@ def write_splits(
         strict=strict,
     )
 
+    told = part_names(names)
+    table = table_options(
+        header=header,
+        names=told,
+        na=na,
+        encoding=encoding,
+        columns=columns,
+        drop_columns=drop_columns,
+    )
     chosen = None if indices is None else item_indices(indices, allow_duplicates=allow_duplicates)
 
     def options_of(output: Output, part: Split) -> DatasetOptions:
@@ -234,12 +259,21 @@ def write_splits(
             compression=output.compression,
             tfds=output.tfds,
             split=part,
-            names=part_names(names),
+            names=told if header else None,
             indices=chosen,
+            table=table,
         )
 
     outputs_of = partial(split_outputs, out, wanted.num_shards, num_shards, compression, tfds=tfds)
-    found = split_up(source, format, wanted, outputs_of, options_of, split_seed)
+    found = split_up(
+        source,
+        format,
+        wanted,
+        outputs_of,
+        options_of,
+        split_seed,
+        skip_errors=run_options.on_error == "skip",
+    )
     with writing_progress(progress) as report:
         manifests = write_all(found.targets, found.select, run_options, report, Notices(notify))
     return {

@@ -21,6 +21,7 @@ from shardwriter.options import DatasetOptions, OnError, Order, RunOptions, chan
 from shardwriter.progress_bar import writing_progress
 from shardwriter.sources.queued import stops_queues
 from shardwriter.splitting import undivided
+from shardwriter.table_options import table_options
 from shardwriter.writing import write_all
 
 
@@ -57,6 +58,11 @@ def write(
     names: Sequence[str] | str | None = None,
     indices: Any = None,
     allow_duplicates: bool = False,
+    header: bool = True,
+    na: Sequence[str] | str | None = None,
+    encoding: str | None = None,
+    columns: Sequence[str] | str | None = None,
+    drop_columns: Sequence[str] | str | None = None,
 ) -> Manifest:
     """Write a dataset as N TFRecord shards.
 
@@ -106,10 +112,17 @@ def write(
         images: Makes images anew in another size, before the map: ``ImageOptions(max_side=512)``.
             It needs Pillow.
         names: What the parts of an item are called that is a tuple or a list: ``("image",
-            "label")``, or as text ``"image,label"``.
+            "label")``, or as text ``"image,label"``; or the columns of a CSV file without a header.
         indices: Only these items, in this order: a list, a range or an array of integers from 0
             up. They come before the filter, the limit and the shuffle.
         allow_duplicates: Whether ``indices`` may name an item more than once.
+        header: Whether the first line of a CSV file names its columns; where it does not, ``names``
+            may, and else they are ``column0``, ``column1``, ...
+        na: Cells of a CSV file that are missing values in columns that are numeric without them,
+            beside the empty cell: by default NA, N/A, n/a, NULL, null and None.
+        encoding: Of CSV and JSON files that are not UTF-8: ``latin-1``, ``utf-16``, ...
+        columns: Of a table: the columns that are read, as a list or as text ``"id,price"``.
+        drop_columns: Of a table: the columns that are not read.
 
     Returns:
         The published manifest.
@@ -129,6 +142,7 @@ def write(
         strict=strict,
     )
     declared = declare(schema)
+    told = part_names(names)
     options = DatasetOptions(
         map,
         filter,
@@ -146,11 +160,20 @@ def write(
         tfds=output.tfds,
         vocabularies=declared.vocabularies,
         images=images,
-        names=part_names(names),
+        names=told if header else None,
         indices=None
         if indices is None
         else item_indices(indices, allow_duplicates=allow_duplicates),
+        table=table_options(
+            header=header,
+            names=told,
+            na=na,
+            encoding=encoding,
+            columns=columns,
+            drop_columns=drop_columns,
+        ),
     )
-    only = undivided(source, format, output, options)
+    skip_errors = run_options.on_error == "skip"
+    only = undivided(source, format, output, options, skip_errors=skip_errors)
     with writing_progress(progress) as report:
         return write_all(only.targets, only.select, run_options, report, Notices(notify))[0]

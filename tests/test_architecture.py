@@ -76,6 +76,7 @@ FLOORS = {
         "notices",
         "worker",
         "options",
+        "table_options",
         "features.feature_types",
         "features.schema",
         "dataset.shares",

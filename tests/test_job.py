@@ -208,6 +208,7 @@ def test_every_option_is_held_against_the_digest():
         "images",  # tests/test_resized_images.py holds it
         "names",  # tests/test_item_fields.py and tests/test_item_indices.py hold these two
         "indices",
+        "table",  # tests/test_table_options.py holds it
     }
 
 

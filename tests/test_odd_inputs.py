@@ -28,6 +28,7 @@ import shardwriter as sw
 from shardwriter.errors import SourceError
 from shardwriter.formats.wav import read_wav_header
 from shardwriter.sources.find import open_source
+from shardwriter.table_options import TableOptions
 
 
 def outcomes(source):
@@ -294,7 +295,7 @@ def test_tensors_in_another_order_of_dimensions(tmp_path):
 
 @pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
 @pytest.mark.parametrize(
-    ("encoding", "named"), [("utf-16-le", "utf-16"), ("utf-16-be", "utf-16"), ("latin1", "latin1")]
+    ("encoding", "named"), [("utf-16-le", "utf-16"), ("utf-16-be", "utf-16"), ("latin1", "latin-1")]
 )
 def test_text_in_another_encoding(tmp_path, name, encoding, named):
     text = {"x.csv": "\ufeffa,b\n1,ä\n", "x.jsonl": '\ufeff{"a": "ä"}\n'}[name]
@@ -304,7 +305,9 @@ def test_text_in_another_encoding(tmp_path, name, encoding, named):
     for source in (tmp_path / name, tmp_path):  # one is looked into, and the other's name suffices
         with pytest.raises(SourceError, match=r"UTF-8") as caught:
             _ = open_source(str(source)).plan
-        assert f"iconv -f {named} " in caught.value.hint
+        assert f"--encoding {named}" in caught.value.hint
+        found = open_source(str(source), table=TableOptions(encoding=named))
+        assert list(found.load(0).values())[-1] == "ä"
 
 
 # -- sound -----------------------------------------------------------------------------------------

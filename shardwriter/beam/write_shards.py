@@ -197,7 +197,13 @@ class WriteShards(beam.PTransform):
             # A source can take long to open, and an output that is taken is told at once.
             place_for(self._output, 1, "", self._run)
         plan = None if self._plan is None else read_plan(self._plan)
-        source = open_source(self._source, self._format, options.schema)
+        source = open_source(
+            self._source,
+            self._format,
+            options.schema,
+            options.table,
+            skip_errors=self._run.on_error == "skip",
+        )
         for warning in warnings_of(source) if self._run.strict else ():
             raise as_error(warning, SourceError)
         is_told = isinstance(self._source, Opened)

@@ -9,12 +9,18 @@ import typer
 from shardwriter.cli.common import JsonOption, VerboseOption, reported
 from shardwriter.cli.making import make
 from shardwriter.cli.write_options import (
+    ColumnsOption,
+    DropColumnsOption,
+    EncodingOption,
     FilterOption,
     Format,
     FormatOption,
     LimitOption,
     MapOption,
     MaxErrorsOption,
+    NamesOption,
+    NaOption,
+    NoHeaderOption,
     OnError,
     OnErrorOption,
     SchemaOption,
@@ -60,6 +66,12 @@ def append(
     ] = False,
     strict: StrictOption = False,
     json: JsonOption = False,
+    names: NamesOption = None,
+    no_header: NoHeaderOption = False,
+    na: NaOption = None,
+    encoding: EncodingOption = None,
+    columns: ColumnsOption = None,
+    drop_columns: DropColumnsOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Add items to a finished dataset: they go on where its last item stands.
@@ -86,7 +98,17 @@ def append(
         from shardwriter.sources.find import open_source
 
         options = dataset_options(
-            Output("", "", "", None), map=map, filter=filter, limit=limit, schema=schema
+            Output("", "", "", None),
+            map=map,
+            filter=filter,
+            limit=limit,
+            schema=schema,
+            names=names,
+            no_header=no_header,
+            na=na,
+            encoding=encoding,
+            columns=columns,
+            drop_columns=drop_columns,
         )
         run_options = RunOptions(
             overwrite=overwrite,
@@ -98,7 +120,13 @@ def append(
         )
 
         def opened() -> Source:
-            return open_source(source, format.value, options.schema)
+            return open_source(
+                source,
+                format.value,
+                options.schema,
+                options.table,
+                skip_errors=on_error is OnError.skip,
+            )
 
         def made(progress: Progress, notices: Notices) -> list[Written]:
             manifest = append_dataset(opened, out, options, run_options, progress, notices)

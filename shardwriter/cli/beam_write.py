@@ -15,9 +15,12 @@ from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, 
 from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
+    ColumnsOption,
     CompressionOption,
     Deflate,
     DeflateOption,
+    DropColumnsOption,
+    EncodingOption,
     FilterOption,
     Format,
     FormatOption,
@@ -31,6 +34,8 @@ from shardwriter.cli.write_options import (
     MaxErrorsOption,
     MaxSideOption,
     NamesOption,
+    NaOption,
+    NoHeaderOption,
     OnError,
     OnErrorOption,
     Order,
@@ -128,6 +133,11 @@ def write(
     names: NamesOption = None,
     indices: IndicesOption = None,
     allow_duplicates: AllowDuplicatesOption = False,
+    no_header: NoHeaderOption = False,
+    na: NaOption = None,
+    encoding: EncodingOption = None,
+    columns: ColumnsOption = None,
+    drop_columns: DropColumnsOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Write data as N TFRecord shards on a Beam runner: the bytes of shardwriter write.
@@ -169,6 +179,11 @@ def write(
                 names=names,
                 indices=indices,
                 allow_duplicates=allow_duplicates,
+                no_header=no_header,
+                na=na,
+                encoding=encoding,
+                columns=columns,
+                drop_columns=drop_columns,
             )
 
         if split is not None and plan is not None:
@@ -190,7 +205,16 @@ def write(
             _print_dataflow_command(arguments, "write", source, output, modules)
             return
         datasets = datasets_of(
-            source, out, format, split, shards, compression, seed, options_of, urls=True
+            source,
+            out,
+            format,
+            split,
+            shards,
+            compression,
+            seed,
+            options_of,
+            urls=True,
+            on_error=on_error,
         )
         outputs += [target.output for target in datasets.targets]
         _write_all(

@@ -21,6 +21,9 @@ from shardwriter.cli.common import (
 from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
+    ColumnsOption,
+    DropColumnsOption,
+    EncodingOption,
     FilterOption,
     Format,
     FormatOption,
@@ -31,6 +34,8 @@ from shardwriter.cli.write_options import (
     MapOption,
     MaxSideOption,
     NamesOption,
+    NaOption,
+    NoHeaderOption,
     Order,
     OrderOption,
     OverwriteOption,
@@ -97,6 +102,11 @@ def repair(
     names: NamesOption = None,
     indices: IndicesOption = None,
     allow_duplicates: AllowDuplicatesOption = False,
+    no_header: NoHeaderOption = False,
+    na: NaOption = None,
+    encoding: EncodingOption = None,
+    columns: ColumnsOption = None,
+    drop_columns: DropColumnsOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Bring back all that is good of a damaged dataset, or all of it from its source.
@@ -120,7 +130,7 @@ def repair(
         given = [map, filter, limit, shuffle or None, key, seed, label, schema]
         given += [order.value if order is not Order.source else None]
         given += [resize, max_side, quality]
-        given += [names, indices]
+        given += [names, indices, no_header or None, na, encoding, columns, drop_columns]
         given += [format.value if format is not Format.auto else None]
         if source is None and any(option is not None for option in given):
             raise OptionError(
@@ -144,11 +154,16 @@ def repair(
             names=names,
             indices=indices,
             allow_duplicates=allow_duplicates,
+            no_header=no_header,
+            na=na,
+            encoding=encoding,
+            columns=columns,
+            drop_columns=drop_columns,
         )
 
         def opened(split: Split | None) -> Source:
             assert source is not None
-            return open_as_split(source, format.value, options.schema, split)
+            return open_as_split(source, format.value, options.schema, split, options.table)
 
         # What a map prints is no result.
         with terminable(), repairing_bars() as (reading, progress), redirect_stdout(sys.stderr):

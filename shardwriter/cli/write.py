@@ -19,9 +19,12 @@ from shardwriter.cli.making import make
 from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
+    ColumnsOption,
     CompressionOption,
     Deflate,
     DeflateOption,
+    DropColumnsOption,
+    EncodingOption,
     FilterOption,
     Format,
     FormatOption,
@@ -35,6 +38,8 @@ from shardwriter.cli.write_options import (
     MaxErrorsOption,
     MaxSideOption,
     NamesOption,
+    NaOption,
+    NoHeaderOption,
     OnError,
     OnErrorOption,
     Order,
@@ -146,6 +151,11 @@ def write(
     names: NamesOption = None,
     indices: IndicesOption = None,
     allow_duplicates: AllowDuplicatesOption = False,
+    no_header: NoHeaderOption = False,
+    na: NaOption = None,
+    encoding: EncodingOption = None,
+    columns: ColumnsOption = None,
+    drop_columns: DropColumnsOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Write data as N TFRecord shards: item i goes to shard i mod N.
@@ -190,10 +200,24 @@ def write(
                 names=names,
                 indices=indices,
                 allow_duplicates=allow_duplicates,
+                no_header=no_header,
+                na=na,
+                encoding=encoding,
+                columns=columns,
+                drop_columns=drop_columns,
             )
 
         datasets = datasets_of(
-            source, out, format, split, shards, compression, seed, options_of, tfds=tfds
+            source,
+            out,
+            format,
+            split,
+            shards,
+            compression,
+            seed,
+            options_of,
+            tfds=tfds,
+            on_error=on_error,
         )
         outputs += [target.output for target in datasets.targets]
         run_options = RunOptions(

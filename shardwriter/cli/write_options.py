@@ -211,8 +211,38 @@ NamesOption = Annotated[
     typer.Option(
         metavar="NAMES",
         show_default=False,
-        help="What the parts of items are called that are tuples: image,label.",
+        help="What the parts of items are called that are tuples: image,label; or, with "
+        "--no-header, the columns.",
     ),
+]
+NoHeaderOption = Annotated[
+    bool,
+    typer.Option("--no-header", help="CSV: the first line is data; --names a,b names the columns."),
+]
+NaOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CELLS",
+        show_default=False,
+        help="CSV: cells that are missing values in columns of numbers, beside empty ones; "
+        "NA,N/A,n/a,NULL,null,None where it is left off.",
+    ),
+]
+EncodingOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help="CSV, JSON: the encoding of text that is not UTF-8: latin-1, cp1252, utf-16, ...",
+    ),
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", show_default=False, help="Tables: read these columns: a,b."),
+]
+DropColumnsOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", show_default=False, help="Tables: leave these columns out."),
 ]
 IndicesOption = Annotated[
     str | None,
@@ -270,6 +300,11 @@ def dataset_options(
     names: str | None = None,
     indices: str | None = None,
     allow_duplicates: bool = False,
+    no_header: bool = False,
+    na: str | None = None,
+    encoding: str | None = None,
+    columns: str | None = None,
+    drop_columns: str | None = None,
 ) -> DatasetOptions:
     """Return what decides the bytes.
 
@@ -282,6 +317,7 @@ def dataset_options(
     from shardwriter.images.options import image_options
     from shardwriter.options import DatasetOptions
     from shardwriter.sources.indices_file import read_indices
+    from shardwriter.table_options import table_options
 
     if allow_duplicates and indices is None:
         raise OptionError("--allow-duplicates without --indices", hint="leave it off")
@@ -292,6 +328,7 @@ def dataset_options(
             hint="add one of them, or leave --seed off",
         )
     declared = declare(schema)
+    told = None if names is None else tuple(names.split(","))
     return DatasetOptions(
         map=None if map is None else import_reference(map, "--map"),
         filter=None if filter is None else import_reference(filter, "--filter"),
@@ -310,10 +347,18 @@ def dataset_options(
         split=split,
         vocabularies=declared.vocabularies,
         images=image_options(resize, max_side, quality),
-        names=None if names is None else tuple(names.split(",")),
+        names=None if no_header else told,
         indices=None
         if indices is None
         else read_indices(indices, allow_duplicates=allow_duplicates),
+        table=table_options(
+            header=not no_header,
+            names=told,
+            na=na,
+            encoding=encoding,
+            columns=columns,
+            drop_columns=drop_columns,
+        ),
     )
 
 
@@ -329,6 +374,7 @@ def datasets_of(
     *,
     urls: bool = False,
     tfds: str | None = None,
+    on_error: OnError = OnError.raise_,
 ) -> Datasets:
     """Return what a write makes: one dataset, or one for each split.
 
@@ -339,13 +385,23 @@ def datasets_of(
     from shardwriter.dataset.splits import parse_split_option
     from shardwriter.splitting import split_up, undivided
 
+    skip_errors = on_error is OnError.skip
     if split is None:
         output = output_of(out, shards, compression, urls=urls, tfds=tfds)
-        return undivided(source, format.value, output, options_of(output, None))
+        options = options_of(output, None)
+        return undivided(source, format.value, output, options, skip_errors=skip_errors)
     wanted = parse_split_option(split)
     packed: CompressionName | None = None if compression is None else compression.value
 
     def outputs_of(names: list[str]) -> list[Output]:
         return split_outputs(out, wanted.num_shards, shards, packed, names, urls=urls, tfds=tfds)
 
-    return split_up(source, format.value, wanted, outputs_of, options_of, seed or 0)
+    return split_up(
+        source,
+        format.value,
+        wanted,
+        outputs_of,
+        options_of,
+        seed or 0,
+        skip_errors=skip_errors,
+    )

@@ -24,6 +24,7 @@ from shardwriter.features.schema_text import (
     parse_schema_option,
     parse_type,
     raw_type,
+    time_type,
 )
 from shardwriter.features.shape_features import shape_feature, shape_feature_type
 from shardwriter.formats import canonical
@@ -143,6 +144,8 @@ def _read_entry(entry: Any) -> tuple[FeatureType, list[str] | None]:
         found = raw_type(str(dtype), shape)
     elif encoding == "list":
         found = list_type(str(dtype), shape)
+        if entry.get("format") is not None and dtype == "int64":
+            found = time_type(str(entry["format"]), shape)
     else:
         raise ValueError(f"the encoding is {encoding!r}: list, raw or image")
     if kind not in (None, found.kind):

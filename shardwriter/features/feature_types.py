@@ -7,7 +7,7 @@ gives the same type:
 kind       unset < int64, float, bytes < conflict (an error: int and float in one feature)
 dtype      equal, else the widest of the kind; raw bytes: equal, or a conflict
 shape      equal, else one dimension becomes null; a scalar and a list become [null]
-format     (images) equal, else "image"
+format     (images) equal, else "image"; units of times: equal, or a conflict
 =========  ====================================================================================
 """
 
@@ -27,6 +27,9 @@ from shardwriter.images.headers import image_format
 Encoding = Literal["list", "raw", "image"]
 Shape = tuple[int | None, ...]
 
+TIME_UNITS: Final = ("days", "s", "ms", "us", "ns")
+"""Units of times that are stored as integers."""
+
 WIDEST: Final[dict[str, str]] = {"int64": "int64", "float": "float64", "bytes": "bytes"}
 
 
@@ -40,7 +43,8 @@ class FeatureType:
         shape: ``()`` for a scalar; None for the one dimension that varies.
         encoding: ``list`` (one list entry a value), ``raw`` (C-order little-endian bytes of an
             array) or ``image`` (an image file's bytes).
-        format: Of an image: ``jpeg``, ``png``, ...; ``image`` when they differ.
+        format: Of an image: ``jpeg``, ``png``, ...; ``image`` when they differ. Of an integer that
+            is a time: its unit, one of TIME_UNITS; None where nobody declared it.
     """
 
     kind: Kind | None = None
@@ -65,6 +69,8 @@ class FeatureType:
             raise ValueError(f"encodings {self.encoding} and {other.encoding}")
         if self.encoding == "raw" and self.dtype != other.dtype:
             raise ValueError(f"raw bytes of {self.dtype} and of {other.dtype}")
+        if self.encoding != "image" and None is not self.format != other.format is not None:
+            raise ValueError(f"times in {self.format} and in {other.format}")
         return FeatureType(
             self.kind,
             self.dtype if self.dtype == other.dtype else WIDEST[self.kind],

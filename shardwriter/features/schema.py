@@ -46,7 +46,7 @@ class FeatureSummary:
             "shape": None if self.type.shape is None else list(self.type.shape),
             "unset": self.unset,
         }
-        if self.type.encoding == "image":
+        if self.type.encoding == "image" or self.type.format is not None:
             entry["format"] = self.type.format
         if self.vocabulary is not None:
             entry["vocabulary"] = self.vocabulary

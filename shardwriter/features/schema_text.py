@@ -7,6 +7,7 @@
     TYPE     image                the bytes of an image file
              DTYPE                of any shape
              DTYPE[SIZE,...]      of this shape: [] a single value, null a dimension that varies
+             int64:UNIT           times of a table's column as integers: days, s, ms, us or ns
              raw:DTYPE[...]       one bytes value: the array's bytes, in C order, little-endian
     DTYPE    bytes, string, float (float32), or bool, int8 ... uint64, float16 ... float64;
              raw takes complex64, complex128 and bfloat16 too
@@ -19,7 +20,7 @@ from typing import Final
 
 from shardwriter.codec.raw_array import RAW_DTYPES
 from shardwriter.errors import OptionError
-from shardwriter.features.feature_types import FeatureType, Shape
+from shardwriter.features.feature_types import TIME_UNITS, FeatureType, Shape
 
 LIST_DTYPES: Final = {
     "bytes": ("bytes", "bytes"),
@@ -37,7 +38,9 @@ IMAGE: Final = FeatureType("bytes", "bytes", (), "image")
 _FEATURE: Final = re.compile(
     r"\s*(?P<name>[^,]*?)\s*=\s*(?P<type>[^=,\[\]]*(\[[^\[\]=]*\])?)\s*(?:,|$)"
 )
-_TYPE: Final = re.compile(r"(?P<raw>raw:)?\s*(?P<dtype>\w+)\s*(?P<shape>\[[^\[\]]*\])?")
+_TYPE: Final = re.compile(
+    r"(?P<raw>raw:)?\s*(?P<dtype>\w+)(:(?P<unit>\w+))?\s*(?P<shape>\[[^\[\]]*\])?"
+)
 _HINT: Final = (
     "a type is int64, float, bytes, string, image (the bytes of a file), or a dtype and a shape, "
     "as in id=string,image=uint8[28,28],tokens=int64[null],mask=raw:uint8[null,null]"
@@ -84,6 +87,10 @@ def parse_type(text: str) -> FeatureType:
     if found is None:
         raise ValueError(f"{text!r} is no type")
     dtype, shape = found["dtype"], _parse_shape(found["shape"])
+    if found["unit"]:
+        if found["raw"] or dtype != "int64":
+            raise ValueError(f"{text.strip()!r}: only int64 has a unit, as in int64:ms")
+        return time_type(found["unit"], shape)
     if found["raw"]:
         return raw_type(dtype, shape)
     if dtype == "image":
@@ -110,6 +117,17 @@ def list_type(dtype: str, shape: Shape | None) -> FeatureType:
     return FeatureType(known[0], known[1], shape)  # type: ignore[arg-type]
 
 
+def time_type(unit: str, shape: Shape | None) -> FeatureType:
+    """Return the type of times as integers of a unit.
+
+    Raises:
+        ValueError: There is no such unit.
+    """
+    if unit not in TIME_UNITS:
+        raise ValueError(f"{unit!r} is no unit of time: {', '.join(TIME_UNITS)}")
+    return FeatureType("int64", "int64", shape, format=unit)
+
+
 def raw_type(dtype: str, shape: Shape | None) -> FeatureType:
     """Return the type of an array that is stored as its bytes.
 
@@ -127,7 +145,8 @@ def type_text(feature_type: FeatureType) -> str:
         return "image"
     shape = feature_type.shape
     sizes = "" if shape is None else f"[{','.join('null' if n is None else str(n) for n in shape)}]"
-    return f"{'raw:' if feature_type.encoding == 'raw' else ''}{feature_type.dtype}{sizes}"
+    unit = f":{feature_type.format}" if feature_type.format in TIME_UNITS else ""
+    return f"{'raw:' if feature_type.encoding == 'raw' else ''}{feature_type.dtype}{unit}{sizes}"
 
 
 def summary_text(feature_type: FeatureType) -> str:

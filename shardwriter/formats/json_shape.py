@@ -57,12 +57,13 @@ def check(value: Any, shape: type[Shape]) -> Shape:
         msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
-    if _nests_deeper(value, MAX_DEPTH):
+    if nests_deeper(value, MAX_DEPTH):
         raise ValueError(f"it nests more than {MAX_DEPTH} deep")
     return cast(Shape, value)
 
 
-def _nests_deeper(value: Any, depth: int) -> bool:
+def nests_deeper(value: Any, depth: int) -> bool:
+    """Tell whether objects and arrays of a parsed value nest deeper than so many."""
     level = [value]
     for _ in range(depth):
         level = [

@@ -42,6 +42,7 @@ from shardwriter.sources import ClosingSource, Source
 from shardwriter.sources.find import open_source
 from shardwriter.sources.queued import stops_queues
 from shardwriter.storage import LocalStorage
+from shardwriter.table_options import TableOptions
 from shardwriter.tfds.names import tfds_split_of
 
 
@@ -63,6 +64,7 @@ def append(
     run: RunOptions | None = None,
     progress: Progress | bool | None = None,
     notify: Notify | None = None,
+    table: TableOptions | None = None,
 ) -> Manifest:
     """Add items to a finished dataset: item k of the source becomes item T + k of the dataset.
 
@@ -86,7 +88,8 @@ def append(
         strict: Whether what would be a warning about the new items is an error.
         run: How else to carry it out; changes no byte.
         progress: True shows a bar; or a function that is told now and then how far it has come.
-        notify: Called with hints.
+        notify: As for :func:`shardwriter.write`.
+        table: How a table is read: ``TableOptions(header=False)``.
 
     Returns:
         The published manifest.
@@ -100,7 +103,12 @@ def append(
     """
     declared = declare(schema)
     options = DatasetOptions(
-        map, filter, limit, schema=declared.types, vocabularies=declared.vocabularies
+        map,
+        filter,
+        limit,
+        schema=declared.types,
+        vocabularies=declared.vocabularies,
+        table=table,
     )
     run_options = changed(
         run,
@@ -110,9 +118,10 @@ def append(
         on_error=on_error,
         strict=strict,
     )
+    skip_errors = run_options.on_error == "skip"
     with writing_progress(progress) as report:
         return append_dataset(
-            lambda: open_source(source, format, options.schema),
+            lambda: open_source(source, format, options.schema, table, skip_errors=skip_errors),
             os.fspath(out),
             options,
             run_options,

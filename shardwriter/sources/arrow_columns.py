@@ -17,7 +17,18 @@ from shardwriter.codec.example import UNSET, Kind
 from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
 from shardwriter.features.feature_types import FeatureType, Shape
-from shardwriter.sources.arrow_types import dtype_of, leaf_type, plain, plain_type, tensor_shape
+from shardwriter.features.schema_text import type_text
+from shardwriter.sources.arrow_types import (
+    dtype_of,
+    is_list,
+    leaf_of,
+    leaf_type,
+    plain,
+    plain_type,
+    storable,
+    tensor_shape,
+    time_casts,
+)
 
 ReadFile: TypeAlias = "Callable[[str], bytes]"
 """Returns the content of a file whose name stands in place of its bytes."""
@@ -67,7 +78,7 @@ class ColumnReader:
         self._read_file = read_file
         shape: list[int | None] = []
         leaf = plain_type(arrow_type)
-        while pt.is_list(leaf) or pt.is_large_list(leaf) or pt.is_fixed_size_list(leaf):
+        while is_list(leaf):
             shape.append(leaf.list_size if pt.is_fixed_size_list(leaf) else None)
             leaf = plain_type(leaf.value_type)
         self._of_file = pt.is_struct(leaf) and {field.name for field in leaf} == _FILE_FIELDS
@@ -75,7 +86,7 @@ class ColumnReader:
             leaf = plain_type(leaf.field("bytes").type)
         self._is_null = pt.is_null(leaf)
         self._levels = len(shape)
-        self._target: Any = None
+        self._casts: list[Any] = []
         found = leaf_type(leaf)
         if fixed is not None and fixed.kind is not None:
             found = self._bind(found, leaf, fixed)
@@ -101,16 +112,22 @@ class ColumnReader:
             None if found.kind is None else tuple(shape),
             encoding,
             # Of any format: blocks of rows are not looked at one by one.
-            "image" if encoding == "image" else None,
+            "image" if encoding == "image" else found.format,
         )
 
     def _no_feature(self, arrow_type: Any) -> SourceError:
         return SourceError(
             f"a column of {arrow_type} has no place in a feature",
             feature=self._name,
-            hint=f"--schema {self._name}=string may take it as text; a map can leave it out, or "
-            "make features of it (--map)",
+            hint=self._ways_out(),
         )
+
+    def _ways_out(self) -> str:
+        types = storable(leaf_of(self._arrow_type))
+        stored = " or ".join(f"{self._name}={text}" for text in types)
+        return (
+            f"--schema {stored} stores it; " if stored else ""
+        ) + f"--drop-columns {self._name} leaves it out; a map can make features of it (--map)"
 
     def _bind(self, found: FeatureType | None, leaf: Any, fixed: FeatureType) -> FeatureType:
         """Return the type that the user fixed, and remember what has to be cast for it."""
@@ -118,7 +135,13 @@ class ColumnReader:
 
         kind = fixed.kind
         assert kind is not None
-        bound = FeatureType(kind, fixed.dtype, None, fixed.encoding)
+        bound = FeatureType(kind, fixed.dtype, None, fixed.encoding, fixed.format)
+        if found is None and fixed.format is not None:
+            try:
+                self._casts = time_casts(leaf, fixed.format)
+            except ValueError as error:
+                raise self._not_bound(fixed, str(error)) from None
+            return bound
         if found is not None and found.kind is None:
             return bound
         if found is not None and (found.kind, fixed.dtype) == (kind, found.dtype):
@@ -137,12 +160,15 @@ class ColumnReader:
                 pa.array([], leaf).cast(target)
             except pa.ArrowException:
                 continue
-            self._target = target
+            self._casts = [target]
             return bound
-        raise SourceError(
-            f"the schema says {fixed.dtype}, and the column is {self._arrow_type}",
+        raise self._not_bound(fixed, f"the column is {self._arrow_type}")
+
+    def _not_bound(self, fixed: FeatureType, why: str) -> SourceError:
+        return SourceError(
+            f"the schema says {type_text(fixed)}, and {why}",
             feature=self._name,
-            hint="a map can make features of it (--map)",
+            hint=self._ways_out(),
         )
 
     def dims(self, column: Any) -> set[tuple[int, ...]]:
@@ -236,8 +262,8 @@ class ColumnReader:
             paths = fields[column.type.get_field_index("path")]
             column = plain(fields[column.type.get_field_index("bytes")])
         try:
-            if self._target is not None:
-                column = column.cast(self._target)
+            for target in self._casts:
+                column = column.cast(target)
             if self.type.kind != "bytes":
                 return _numbers(column)
             if self.type.encoding == "image" and pa.types.is_string(column.type):
@@ -249,9 +275,9 @@ class ColumnReader:
         except pa.ArrowException as error:
             reason = str(error).partition("\n")[0]
             raise SourceError(
-                f"is not {self.type.dtype}: {reason}",
+                f"is not {type_text(self.type)}: {reason}",
                 feature=self._name,
-                hint=f"fix another type: --schema {self._name}=string",
+                hint=f"fix another type, as with --schema {self._name}=string",
             ) from error
         except UnicodeDecodeError as error:
             raise SourceError(

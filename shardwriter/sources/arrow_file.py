@@ -176,7 +176,8 @@ class ArrowFile(InputFile):
             self._open_reader()
         if self._format == "Parquet file":
             # One thread: workers, of which there is one for each core, do this side by side.
-            return self._reader.read_row_group(number, columns=columns, use_threads=False)
+            rows = self._reader.read_row_group(number, columns=columns, use_threads=False)
+            return _selected(rows, columns)
         if is_stream:
             while self._at < number:
                 self._reader.read_next_batch()

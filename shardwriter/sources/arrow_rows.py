@@ -21,6 +21,8 @@ from shardwriter.errors import SourceError
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.sources.arrow_columns import ColumnReader, ReadFile
 from shardwriter.sources.arrow_file import Piece
+from shardwriter.sources.arrow_types import leaf_of, storable
+from shardwriter.table_options import TableOptions
 
 KEPT_BYTES: Final = 128 << 20  # of decoded pieces, in each process
 _BLOCK_ROWS: Final = 1024
@@ -46,6 +48,7 @@ class ArrowRows:
         pieces: What it consists of, in order.
         known: What ``datasets`` says of the columns, by name.
         fixed: Types that the user fixed, by column.
+        table: Which columns are read.
         path: Of the file that errors of the schema are about.
         read_file: Reads the files whose names stand in place of their bytes.
 
@@ -64,8 +67,9 @@ class ArrowRows:
         fixed: Mapping[str, FeatureType],
         path: str | None = None,
         read_file: ReadFile | None = None,
+        table: TableOptions | None = None,
     ) -> None:
-        self._schema = schema
+        self._schema = picked_schema(schema, table, path)
         self._piece_bytes = [piece.num_bytes for piece in pieces]
         self._first_of_piece: list[int] = []
         self._num_rows = 0
@@ -110,6 +114,7 @@ class ArrowRows:
     ) -> None:
         self._readers: dict[str, ColumnReader] = {}
         self._plan: dict[str, FeatureType] = {}
+        wrong: list[SourceError] = []
         for field in self._schema:
             name = field.name
             is_image = known.get(name, {}).get("_type") == "Image"
@@ -124,9 +129,10 @@ class ArrowRows:
                 planned = self._shaped(name, reader) if reader.is_deep else reader.type
             except SourceError as error:
                 error.path = error.path or path
-                self._untyped = self._untyped or error
+                wrong.append(error)
                 continue
             self._readers[name], self._plan[name] = reader, planned
+        self._untyped = self._all_of(wrong, path)
         if fixed:
             raise SourceError(
                 f"the schema names {sorted(fixed)[0]!r}, and there is no such column",
@@ -141,6 +147,31 @@ class ArrowRows:
         ints = [n for n, planned in self._plan.items() if (planned.kind, planned.shape) == _SCALAR]
         self.vocabularies: Mapping[str, list[str]] = {n: words[n] for n in words if n in ints}
         self.label: str | None = min(self.vocabularies) if len(self.vocabularies) == 1 else None
+
+    def _all_of(self, wrong: Sequence[SourceError], path: str | None) -> SourceError | None:
+        """Return one error for all columns that can not be features; None where all can."""
+        if len(wrong) < 2:
+            return wrong[0] if wrong else None
+        told: list[str] = []
+        stored: list[str] = []
+        left: list[str] = []
+        for error in wrong:
+            name = error.feature or ""
+            told.append(f"{name!r}: {error.message}")
+            types = storable(leaf_of(self._schema.field(name).type))
+            (stored if types else left).append(f"{name}={types[0]}" if types else name)
+        ways = [
+            f"--schema {','.join(stored)} stores {'some' if left else 'them'}" if stored else "",
+            f"--drop-columns {','.join(left)} leaves {'the others' if stored else 'them'} out"
+            if left
+            else "",
+            "a map can make features of them (--map)",
+        ]
+        return SourceError(
+            f"{len(wrong):,} columns can not be features: {'; '.join(told)}",
+            path=path,
+            hint="; ".join(filter(None, ways)),
+        )
 
     def _shaped(self, name: str, reader: ColumnReader) -> FeatureType:
         """Read a column of nested lists through, since only that tells its shape."""
@@ -278,6 +309,20 @@ class ArrowRows:
         self._kept[piece] = table
         self._kept_bytes += table.nbytes
         return table
+
+
+def picked_schema(schema: Any, table: TableOptions | None, path: str | None) -> Any:
+    """Return a ``pyarrow.Schema`` with the columns that are read.
+
+    Raises:
+        OptionError: There is no such column, or none is left.
+    """
+    if table is None or not table.picks:
+        return schema
+    import pyarrow as pa
+
+    names = table.pick(schema.names, path)
+    return pa.schema([schema.field(name) for name in names], schema.metadata)
 
 
 def own_value(value: Any) -> Any:

@@ -11,6 +11,10 @@ fixed shape tensor        an array of its shape; one that permutes its dimension
 null, wherever            a feature without a kind
 anything else             an error that names the column, unless a map makes a feature of it
 ========================  ======================================================================
+
+Times and decimals are stored as what ``--schema`` says of them: ``int64:ms`` (or another unit), or
+``string``, which is what Arrow writes: ``2024-01-02 03:04:05.123456``, ``2024-01-02``, ``1.10``. A
+cast that would lose something is an error.
 """
 
 from __future__ import annotations
@@ -52,6 +56,21 @@ def plain_type(arrow_type: Any) -> Any:
             return arrow_type
 
 
+def is_list(arrow_type: Any) -> bool:
+    """Tell whether a plain type is lists."""
+    import pyarrow.types as pt
+
+    return any(is_it(arrow_type) for is_it in (pt.is_list, pt.is_large_list, pt.is_fixed_size_list))
+
+
+def leaf_of(arrow_type: Any) -> Any:
+    """Return the type of what lies in a column's lists, at any depth; else of its values."""
+    leaf = plain_type(arrow_type)
+    while is_list(leaf):
+        leaf = plain_type(leaf.value_type)
+    return leaf
+
+
 def plain(column: Any) -> Any:
     """Return a column as it is stored, and of a dictionary its values."""
     import pyarrow as pa
@@ -81,6 +100,45 @@ def leaf_type(leaf: Any) -> FeatureType | None:
     if name in ("binary", "fixed_size_binary"):
         return FeatureType("bytes", "bytes")
     return None
+
+
+def storable(arrow_type: Any) -> list[str]:
+    """Return the types for ``--schema`` that a column can be stored as that has none by itself."""
+    import pyarrow.types as pt
+
+    if pt.is_date(arrow_type):
+        return ["int64:days", "string"]
+    if pt.is_timestamp(arrow_type) or pt.is_time(arrow_type):
+        return [f"int64:{arrow_type.unit}", "string"]
+    if pt.is_duration(arrow_type):
+        return [f"int64:{arrow_type.unit}"]
+    return ["string", "float"] if pt.is_decimal(arrow_type) else []
+
+
+def time_casts(arrow_type: Any, unit: str) -> list[Any]:
+    """Return the types that a column of times goes through to become integers of a unit.
+
+    Raises:
+        ValueError: It is no column of times that have such a unit.
+    """
+    import pyarrow as pa
+
+    pt = pa.types
+    casts: list[Any] = []
+    if pt.is_date(arrow_type) and unit == "days":
+        casts = [pa.date32(), pa.int32()]
+    elif unit == "days":
+        pass
+    elif pt.is_timestamp(arrow_type) or pt.is_date(arrow_type):
+        casts = [pa.timestamp(unit, getattr(arrow_type, "tz", None))]
+    elif pt.is_duration(arrow_type):
+        casts = [pa.duration(unit)]
+    elif pt.is_time(arrow_type):
+        short = unit in ("s", "ms")
+        casts = [pa.time32(unit), pa.int32()] if short else [pa.time64(unit)]
+    if not casts:
+        raise ValueError(f"a column of {arrow_type} can not be stored in {unit}")
+    return [*casts, pa.int64()]
 
 
 def dtype_of(arrow_type: Any) -> np.dtype[Any]:

@@ -35,6 +35,7 @@ class AudioFolder(ClassFolders):
 
     Args:
         root: The folder.
+        skip_errors: As of :class:`ClassFolders`.
 
     Raises:
         SourceError: There are none, or they lie both in class folders and beside them.
@@ -42,8 +43,8 @@ class AudioFolder(ClassFolders):
 
     kind = KIND
 
-    def __init__(self, root: str) -> None:
-        super().__init__(root, _FILES, _PLAN, "audio")
+    def __init__(self, root: str, *, skip_errors: bool = False) -> None:
+        super().__init__(root, _FILES, _PLAN, "audio", skip_errors=skip_errors)
 
     def features_of(self, item: FileItem, data: bytes) -> dict[str, Any]:
         """Return a file's bytes, and what its header says.

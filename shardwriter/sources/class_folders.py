@@ -10,6 +10,7 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from shardwriter.errors import SourceError
@@ -95,6 +96,8 @@ class ClassFolders:
         plan: Features of a file, beside the class.
         prefix: Of the names of features, ``image``: the class is in ``image/class/label`` and
             ``image/class/text``.
+        skip_errors: Whether a file whose name is not UTF-8 is an item, whose loading is an error;
+            else that is raised here.
 
     Attributes:
         classes: Their names, where there are classes.
@@ -109,14 +112,22 @@ class ClassFolders:
     stable = True
 
     def __init__(
-        self, root: str, files: FileKind, plan: Mapping[str, FeatureType], prefix: str
+        self,
+        root: str,
+        files: FileKind,
+        plan: Mapping[str, FeatureType],
+        prefix: str,
+        *,
+        skip_errors: bool = False,
     ) -> None:
         self._root = root
         self._folder = absolute(root)  # a map may change the current folder
         self._inputs = inputs_for(root)
         skipped: Counter[str] = Counter()
         tree = tree_of(root)
-        folders, loose = _list_root(tree, root, files.endings, skipped)
+        folders, loose_files = _list_root(tree, root, files.endings, skipped)
+        listed = partial(_item, skip_errors=skip_errors)
+        loose = [listed(entry, entry.name, -1) for entry in loose_files]
         self._items = _FileItems()
         self.classes: list[str] = []
         self._is_given_classes = False
@@ -124,9 +135,10 @@ class ClassFolders:
         for folder in folders:
             before = len(self._items)
             label = len(self.classes)
-            self._items.extend(_walk(tree, root, folder, label, files.endings, skipped))
+            found = walk(tree, root, folder, files.endings, skipped)
+            self._items.extend(listed(entry, key, label) for entry, key in found)
             if len(self._items) > before:
-                self.classes.append(folder)
+                self.classes.append(printable(folder))
             else:
                 empty.append(folder)
         if len(self._items) and loose:
@@ -189,7 +201,7 @@ class ClassFolders:
 
     def key(self, item: FileItem) -> str:
         """Return the path below the root, with ``/``."""
-        return item.key
+        return printable(item.key)
 
     def size_bytes(self, item: FileItem) -> int:
         """Return the size of the file."""
@@ -243,36 +255,23 @@ def has_files(root: str, endings: frozenset[str]) -> bool:
 def _holds(tree: Tree, root: str, endings: frozenset[str]) -> bool:
     folders, loose = _list_root(tree, root, endings, Counter())
     return bool(loose) or any(
-        next(_walk(tree, root, folder, 0, endings, Counter()), None) is not None
-        for folder in folders
+        next(walk(tree, root, folder, endings, Counter()), None) is not None for folder in folders
     )
 
 
 def _list_root(
     tree: Tree, root: str, endings: frozenset[str], skipped: Counter[str]
-) -> tuple[list[str], list[FileItem]]:
+) -> tuple[list[str], list[Entry]]:
     folders: list[str] = []
-    loose: list[FileItem] = []
+    loose: list[Entry] = []
     for entry in scan(tree, root):
         if entry.is_dir():
             folders.append(entry.name)
         elif is_wanted(entry.name, endings, skipped):
-            loose.append(_item(entry, entry.name, -1))
+            loose.append(entry)
     return folders, loose
 
 
-def _walk(
-    tree: Tree,
-    root: str,
-    folder: str,
-    label: int,
-    endings: frozenset[str],
-    skipped: Counter[str],
-) -> Iterator[FileItem]:
-    for entry, key in walk(tree, root, folder, endings, skipped):
-        yield _item(entry, key, label)
-
-
-def _item(entry: Entry, key: str, label: int) -> FileItem:
-    listed = listed_file(entry, key)
+def _item(entry: Entry, key: str, label: int, *, skip_errors: bool) -> FileItem:
+    listed = listed_file(entry, key, skip_errors=skip_errors)
     return FileItem(key, label, listed.size_bytes, listed.mtime_ns)

@@ -101,24 +101,40 @@ def is_wanted(name: str, endings: frozenset[str], skipped: Counter[str]) -> bool
     return False
 
 
-def listed_file(entry: Entry, key: str) -> ListedFile:
+def listed_file(entry: Entry, key: str, *, skip_errors: bool = False) -> ListedFile:
     """Return what is to be known of a file.
+
+    Args:
+        entry: The file.
+        key: Its path below the root.
+        skip_errors: Whether a name that is not UTF-8 is an error only when the file is read.
 
     Raises:
         SourceError: Its name is not UTF-8, or it is no file that can be read.
     """
+    if not skip_errors:
+        _check_name(key, entry.path)
     try:
-        key.encode("utf-8")
         found = entry.stat()
-    except UnicodeEncodeError:
-        raise SourceError(
-            "the file's name is not UTF-8", path=repr(entry.path), hint="rename the file"
-        ) from None
     except OSError as error:
         raise SourceError(f"can not be read: {error.strerror}", path=entry.path) from error
     if not stat.S_ISREG(found.st_mode):
         raise SourceError("this is no file, in spite of its name", path=entry.path)
     return ListedFile(key, found.st_size, found.st_mtime_ns)
+
+
+def _check_name(key: str, path: str) -> None:
+    """Refuse a name that no text feature holds.
+
+    Raises:
+        SourceError: It is not UTF-8.
+    """
+    if printable(key) != key:
+        raise SourceError(
+            "the file's name is not UTF-8",
+            path=printable(path),
+            hint="rename the file, or leave it out with --on-error skip",
+        )
 
 
 def left_out(skipped: Counter[str], many: str) -> list[str]:
@@ -144,10 +160,11 @@ def read_file(inputs: Inputs, folder: str, file: ListedFile, shown: str) -> byte
         shown: What a person calls the root.
 
     Raises:
-        SourceError: It can not be read.
+        SourceError: It can not be read, or its name is not UTF-8.
         SourceChanged: It has changed since it was listed.
     """
     path = os.path.join(shown, file.key)
+    _check_name(file.key, path)
     try:
         found, data = inputs.read(os.path.join(folder, file.key))
     except OSError as error:

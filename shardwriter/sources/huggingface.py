@@ -29,6 +29,7 @@ from shardwriter.sources.huggingface_table import SentTable
 from shardwriter.sources.parquet import ParquetTable
 from shardwriter.sources.positions import OffsetTable
 from shardwriter.storage.inputs import inputs_for
+from shardwriter.table_options import TableOptions
 
 KIND: Final = "huggingface"
 
@@ -76,6 +77,7 @@ class SavedDataset(ParquetTable):
     Args:
         path: The folder.
         schema: Types that the user fixed, by column.
+        table: Which columns are read.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -84,7 +86,12 @@ class SavedDataset(ParquetTable):
 
     kind = KIND
 
-    def __init__(self, path: str, schema: Mapping[str, FeatureType] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        schema: Mapping[str, FeatureType] | None = None,
+        table: TableOptions | None = None,
+    ) -> None:
         exists = inputs_for(path).exists
         splits = saved_splits(path)
         if splits is not None:
@@ -115,13 +122,15 @@ class SavedDataset(ParquetTable):
                 hint="datasets.load_from_disk(...).flatten_indices().save_to_disk(...) makes it "
                 "anew; or give shardwriter.write what load_from_disk returns",
             )
-        super().__init__([os.path.join(path, name) for name in names], schema, read_named_file)
+        files = [os.path.join(path, name) for name in names]
+        super().__init__(files, schema, read_named_file, table)
         told = [os.path.join(path, name) for name in (_STATE, _INFO)]
         self._told_ns = [inputs_for(p).stat(p).st_mtime_ns for p in told if exists(p)]
         _hold_few_files(self)
         # `datasets` lists all columns as soon as some method has looked at the format.
-        some = state.get("_format_columns") or self._schema.names
-        if state.get("_format_type") or set(some) != set(self._schema.names):
+        all_names = self._files[0].schema.names
+        some = state.get("_format_columns") or all_names
+        if state.get("_format_type") or set(some) != set(all_names):
             self.notes = [
                 *self.notes,
                 "the dataset was saved with a format, which is not applied: all columns are "
@@ -218,6 +227,7 @@ class HuggingFaceTable(ArrowRows):
     Args:
         data: The dataset; one without a format.
         schema: Types that the user fixed, by column.
+        table: Which columns are read.
 
     Raises:
         SourceError: A fixed type is of no column, or can not be had.
@@ -227,9 +237,16 @@ class HuggingFaceTable(ArrowRows):
     travels = True
     notes: Sequence[str] = ()
 
-    def __init__(self, data: Any, schema: Mapping[str, FeatureType] | None = None) -> None:
+    def __init__(
+        self,
+        data: Any,
+        schema: Mapping[str, FeatureType] | None = None,
+        table: TableOptions | None = None,
+    ) -> None:
         if list(data.format["columns"]) != list(data.column_names):
             data = data.select_columns(data.format["columns"])
+        if table is not None and table.picks:
+            data = data.select_columns(table.pick(data.column_names))
         self._table = SentTable(data.data)
         self._fingerprint = str(data._fingerprint)
         self._open_batches()

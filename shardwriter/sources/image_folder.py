@@ -27,6 +27,7 @@ class ImageFolder(ClassFolders):
 
     Args:
         root: The folder.
+        skip_errors: As of :class:`ClassFolders`.
 
     Raises:
         SourceError: There are no images, or images lie both in class folders and beside them.
@@ -34,8 +35,8 @@ class ImageFolder(ClassFolders):
 
     kind = KIND
 
-    def __init__(self, root: str) -> None:
-        super().__init__(root, _FILES, IMAGE_PLAN, "image")
+    def __init__(self, root: str, *, skip_errors: bool = False) -> None:
+        super().__init__(root, _FILES, IMAGE_PLAN, "image", skip_errors=skip_errors)
         self._tfds = False
 
     def use_tfds_names(self) -> None:

@@ -100,6 +100,8 @@ class ImageMask:
 
     Args:
         data: A folder that holds both, or ``'folder/{images,masks}'``.
+        skip_errors: Whether a file whose name is not UTF-8 is an item, whose loading is an error;
+            else that is raised here.
 
     Raises:
         SourceError: There are no pairs, or it can not be told what goes together.
@@ -114,7 +116,7 @@ class ImageMask:
     vocabularies: Mapping[str, list[str]] = {}
     label: str | None = None
 
-    def __init__(self, data: str) -> None:
+    def __init__(self, data: str, *, skip_errors: bool = False) -> None:
         spec = None if inputs_for(data).is_directory(data) else parse_spec(data)
         self._root = data if spec is None else spec[0]
         self._folder = absolute(self._root)  # a map may change the current folder
@@ -144,7 +146,9 @@ class ImageMask:
         self._sides = found.sides
         self._items = _PairItems()
         for pair in found.pairs:
-            self._items.append(*(side and listed_file(*side) for side in pair))
+            self._items.append(
+                *(side and listed_file(*side, skip_errors=skip_errors) for side in pair)
+            )
         self._alone = [
             [item.image or item.mask for item in self._items if not item[missing]]
             for missing in (1, 0)
@@ -173,7 +177,7 @@ class ImageMask:
 
     def key(self, item: PairItem) -> str:
         """Return the image's path below the root; the mask's, where there is no image."""
-        return item.image or item.mask
+        return printable(item.image or item.mask)
 
     def size_bytes(self, item: PairItem) -> int:
         """Return the size of both files."""
@@ -223,7 +227,7 @@ class ImageMask:
     def _missing(self, item: PairItem) -> SourceError:
         images, masks = map(len, self._alone)
         here, there = ("image", "mask") if item.image else ("mask", "image")
-        name = self.key(item)
+        name = item.image or item.mask
         hint = "--on-error skip leaves it out"
         for sides in self._sides:
             own, other = sides if item.image else (sides.masks, sides.images)

@@ -7,7 +7,7 @@ without a kind. Several files are one table; they need not have the same keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from shardwriter.sources.jsonl_file import JsonLinesFile
 from shardwriter.sources.jsonl_values import RowTyping
 from shardwriter.sources.positions import file_changed
 from shardwriter.sources.row_table import RowTable
+from shardwriter.table_options import TableOptions
 
 KIND: Final = "jsonl"
 
@@ -32,8 +33,12 @@ class JsonLines(RowTable[JsonLinesFile]):
     Args:
         paths: The files, in order.
         schema: Types that the user fixed, by feature.
+        table: How they are read.
+        skip_errors: Whether a bad line is an item, whose loading is an error; else that is raised
+            here.
 
     Raises:
+        OptionError: A key is named that no row has.
         SourceError: A file is missing, or a line is no JSON object; says which.
     """
 
@@ -41,14 +46,21 @@ class JsonLines(RowTable[JsonLinesFile]):
     notes: Sequence[str] = ()
 
     def __init__(
-        self, paths: Sequence[str], schema: Mapping[str, FeatureType] | None = None
+        self,
+        paths: Sequence[str],
+        schema: Mapping[str, FeatureType] | None = None,
+        table: TableOptions | None = None,
+        *,
+        skip_errors: bool = False,
     ) -> None:
         super().__init__()
-        typing = RowTyping(schema or {})
+        table = table or TableOptions()
+        typing = RowTyping(schema or {}, table)
         for path in paths:
-            file = JsonLinesFile(path, self._spool)
+            file = JsonLinesFile(path, self._spool, table.encoding, skip_errors=skip_errors)
             self._open_files.open(file)
             self._add(file, partial(file.scan, typing))
+        self._table = table
         self._plan, self._convert, self._as_text, self._untyped = typing.finish()
 
     @property
@@ -74,7 +86,12 @@ class JsonLines(RowTable[JsonLinesFile]):
         """Return rows in columns; rows that are near each other are read in one piece."""
         rows = self._rows(items)
         columns = {}
-        for name in self.plan:
+        plan = self.plan
+        names: Iterable[str] = plan
+        if any(len(row) < len(plan) for row in rows):
+            there = set().union(*rows)  # of many keys that are rare, a block has few
+            names = [name for name in plan if name in there] or plan
+        for name in names:
             cells = [row.get(name, _ABSENT) for row in rows]
             unset = None
             if name in self._convert or None in cells or _ABSENT in cells:
@@ -91,7 +108,7 @@ class JsonLines(RowTable[JsonLinesFile]):
                 literal = file.rows(text, num_rows, literal=True)
                 for row, written in zip(found, literal, strict=True):
                     row.update((name, written[name]) for name in self._as_text if name in written)
-            rows += found
+            rows += self._table.picked(found) if self._table.picks else found
         return rows
 
     def _value(self, name: str, cell: Any) -> Any:

@@ -26,6 +26,7 @@ from shardwriter.codec.example import UNSET, Kind
 from shardwriter.errors import SourceError
 from shardwriter.features.feature_types import FeatureType, Shape
 from shardwriter.sources.csv_cells import FLOAT32_MAX, INT64_MAX, INT64_MIN
+from shardwriter.table_options import TableOptions
 
 _MAX_NESTING: Final = 32  # as the codec has it
 _EXACT_WHOLE: Final = 2.0**53  # from here on a float may have lost digits
@@ -286,9 +287,12 @@ class RowTyping:
 
     Args:
         fixed: Types that the user fixed, by feature.
+        table: Which keys are read.
     """
 
-    def __init__(self, fixed: Mapping[str, FeatureType]) -> None:
+    def __init__(self, fixed: Mapping[str, FeatureType], table: TableOptions) -> None:
+        self._table = table
+        self._names: dict[str, None] = {}  # of all keys, where some are picked
         self._fixed = {name: t.kind for name, t in fixed.items() if t.kind is not None}
         self._features: dict[str, FeatureTyping] = {}
         self._has_rows = False
@@ -298,6 +302,9 @@ class RowTyping:
         if not rows:
             return
         self._has_rows = True
+        if self._table.picks:
+            self._names.update(dict.fromkeys(chain.from_iterable(rows)))
+            rows = self._table.picked(rows)
         names = list(map(tuple, rows))
         if names.count(names[0]) == len(names):
             columns = zip(*(row.values() for row in rows), strict=True)
@@ -325,10 +332,15 @@ class RowTyping:
     ) -> tuple[dict[str, FeatureType], dict[str, Convert], list[str], SourceError | None]:
         """Return what was found.
 
+        Raises:
+            OptionError: Of a key that was to be read, or left out, there is none.
+
         Returns:
             The type of each feature that has one; what converts the values of those that need it;
             the features that are numbers taken as text; and what is wrong, where something is.
         """
+        if self._table.picks and self._has_rows:
+            self._table.pick([*self._names])
         plan: dict[str, FeatureType] = {}
         convert: dict[str, Convert] = {}
         as_text: list[str] = []

@@ -213,7 +213,7 @@ def _look_into(path: str) -> str:
         raise SourceError(
             "this is text in UTF-16, and not in UTF-8",
             path=path,
-            hint="convert the file first: iconv -f utf-16 -t utf-8",
+            hint="say it: --encoding utf-16, with --format csv or --format jsonl",
         )
     raise SourceError(
         "the format is not known by looking at it", path=path, hint="say it with --format"

@@ -9,6 +9,7 @@ table cost a row group again and again: for a shuffled write small row groups ar
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from shardwriter.sources.arrow_columns import ReadFile
 from shardwriter.sources.arrow_file import ArrowFile, Piece, require_pyarrow
 from shardwriter.sources.arrow_rows import ArrowRows, known_columns
 from shardwriter.sources.positions import OpenFiles, row_key
+from shardwriter.table_options import TableOptions
 
 KIND: Final = "parquet"
 ENDINGS: Final = (".parquet", ".arrow", ".feather")
@@ -32,6 +34,7 @@ class ParquetTable(ArrowRows):
         paths: The files, in order.
         schema: Types that the user fixed, by column.
         read_file: Reads the files whose names stand in place of their bytes; None: an error.
+        table: Which columns are read.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -45,6 +48,7 @@ class ParquetTable(ArrowRows):
         paths: Sequence[str],
         schema: Mapping[str, FeatureType] | None = None,
         read_file: ReadFile | None = None,
+        table: TableOptions | None = None,
     ) -> None:
         require_pyarrow(paths[0])
         self._open_files = OpenFiles()
@@ -66,7 +70,7 @@ class ParquetTable(ArrowRows):
         self.notes: Sequence[str] = _hive_notes(paths)
         first = self._files[0].schema
         super().__init__(
-            first, pieces, known_columns(first.metadata), schema or {}, paths[0], read_file
+            first, pieces, known_columns(first.metadata), schema or {}, paths[0], read_file, table
         )
         # Where all of it can not be kept, a worker that goes through the table for each of its
         # shards would decode it that often. Items that are dealt pass all shards in one go.
@@ -74,13 +78,16 @@ class ParquetTable(ArrowRows):
 
     def _check_columns(self, file: ArrowFile) -> None:
         names = file.schema.names
-        twice = next((name for name in names if names.count(name) > 1), None)
+        twice = next((name for name, count in Counter(names).items() if count > 1), None)
         if twice is not None or not names:
             what = "there are no columns" if twice is None else f"two columns are called {twice!r}"
             raise SourceError(what, path=file.path)
         mine, first = map(_columns, (file.schema, (self._files or [file])[0].schema))
         if mine != first:
-            differs = [c for c in mine if c not in first] or [c for c in first if c not in mine]
+            sets = set(mine), set(first)
+            differs = [c for c in mine if c not in sets[1]] or [
+                c for c in first if c not in sets[0]
+            ]
             raise SourceError(
                 f"its columns are not those of {self._files[0].path}: "
                 f"{differs[0] if differs else 'their order'} differs",
@@ -92,7 +99,8 @@ class ParquetTable(ArrowRows):
         in_files, in_file = self._pieces[number]
         file = self._files[in_files]
         self._open_files.open(file)
-        table = file.piece(in_file, columns)
+        names = self._schema.names if len(self._schema) < len(file.schema) else None
+        table = file.piece(in_file, columns or names)
         if columns is None and not table.schema.equals(self._schema):
             table = table.cast(self._schema)  # lists of other writers, by their names
         return table

@@ -1,18 +1,22 @@
 """Input that is read by position: files, and copies of what can not be read so.
 
-A pipe and a compressed file are copied into a temporary file first. What stands where is found in
+A pipe, a compressed file and text in another encoding than UTF-8 are copied into a temporary file
+first, as plain UTF-8. What stands where is found in
 one pass and kept in a temporary file too, so that it takes no memory.
 """
 
 from __future__ import annotations
 
+import codecs
 import mmap
 import os
+import re
 import stat
 import sys
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import IO, Any, Final
 
 import numpy as np
@@ -100,7 +104,9 @@ class InputFile:
 
     Args:
         path: The file; ``-`` for standard input.
-        spool: Where a pipe and a gzip file are copied to; None: the file is read as it is.
+        spool: Where a pipe, a gzip file and text that is not UTF-8 are copied to; None: the file is
+            read as it is.
+        encoding: Of the text; None for UTF-8, which is not looked into here.
 
     Raises:
         SourceError: It can not be read or unpacked.
@@ -108,8 +114,9 @@ class InputFile:
 
     _file: OpenInput | None = None
 
-    def __init__(self, path: str, spool: Spool | None) -> None:
+    def __init__(self, path: str, spool: Spool | None, encoding: str | None = None) -> None:
         self.path = path
+        self.encoding = encoding
         self._absolute = absolute(path)  # a map may change the current folder
         self.mtime_ns = 0
         self._inputs = inputs_for(path)
@@ -122,7 +129,7 @@ class InputFile:
                     read: Callable[[int], bytes] = pipe.read
                     if sniff(pipe.peek(12)[:12]) == "gzip":
                         read = InflateStream(pipe, "gzip", path).read
-                    self._begin, self._spool = spool.copy(read), spool
+                    self._begin, self._spool = spool.copy(_as_utf8(read, encoding)), spool
                 return
             found = self._inputs.stat(path)
             self.mtime_ns = found.st_mtime_ns
@@ -130,10 +137,14 @@ class InputFile:
                 # Opening a pipe waits until somebody writes to it.
                 raise SourceError("this is no file that can be read by position", path=path)
             if spool is not None:
-                with open_stream(path) as stream:
+                with ExitStack() as opened, open_stream(path) as stream:
                     # No text is a zlib stream, and text such as "x^2" begins like one.
-                    if stream.compression == "gzip":
-                        self._begin, self._spool = spool.copy(stream.read), spool
+                    if stream.compression == "gzip" or encoding is not None:
+                        copied = stream.read
+                        if stream.compression != "gzip":
+                            plain = opened.enter_context(self._inputs.open(path))
+                            copied = plain.read
+                        self._begin, self._spool = spool.copy(_as_utf8(copied, encoding)), spool
         except CorruptFile as error:
             raise SourceError(f"can not be unpacked: {error.message}", path=path) from None
         except OSError as error:
@@ -275,14 +286,54 @@ def row_key(row: int, first_rows: Sequence[int], path_of: Callable[[int], str]) 
     return f"{os.path.basename(path_of(number))} row {row - first_rows[number]}"
 
 
-def not_utf8(byte: int, path: str, line: int) -> SourceError:
-    """Return the error for text in another encoding."""
+_UNDECODED: Final = 0xFF
+"""What stands in a copy for a byte that is not of the file's encoding; no UTF-8 has such a byte."""
+
+SURROGATES: Final = re.compile("[\udc80-\udcff]")
+"""What ``surrogateescape`` makes of bytes that are not UTF-8."""
+
+
+def _mark_undecoded(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Go on behind a byte that can not be decoded, which whoever reads the copy then finds."""
+    assert isinstance(error, UnicodeDecodeError)
+    return chr(0xDC00 + _UNDECODED), error.end
+
+
+codecs.register_error("shardwriter.mark-undecoded", _mark_undecoded)
+
+
+def _as_utf8(read: Callable[[int], bytes], encoding: str | None) -> Callable[[int], bytes]:
+    """Return a function that reads text in some encoding as UTF-8; it gives b"" at the end only."""
+    if encoding is None:
+        return read
+    decoder = codecs.getincrementaldecoder(encoding)("shardwriter.mark-undecoded")
+
+    def recoded(size: int) -> bytes:
+        while True:
+            data = read(size)
+            text = decoder.decode(data, not data)
+            if text or not data:
+                return text.encode("utf-8", "surrogateescape")
+
+    return recoded
+
+
+def not_utf8(byte: int, file: InputFile, line: int) -> SourceError:
+    """Return the error for text that is not in the encoding that it should be in."""
+    if file.encoding is not None:
+        return SourceError(
+            f"a byte of this line is not {file.encoding}",
+            path=file.path,
+            line=line,
+            hint="give the encoding that the file is in: --encoding cp1252, say",
+        )
     is_utf16 = line == 1 and byte in (0xFE, 0xFF)  # its mark, which stands in front
+    name = "utf-16" if is_utf16 else "latin-1"
     return SourceError(
         f"byte {byte:#04x} is not UTF-8",
-        path=path,
+        path=file.path,
         line=line,
-        hint=f"convert the file first: iconv -f {'utf-16' if is_utf16 else 'latin1'} -t utf-8",
+        hint=f"give the encoding that the file is in: --encoding {name}, say",
     )
 
 

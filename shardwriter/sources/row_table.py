@@ -1,10 +1,12 @@
 """What tables have in common, whatever their rows are written in: files of rows, read by position.
 
-A first pass over the whole input finds where every row begins; a row is known by its number.
+A first pass over the whole input finds where every row begins; a row is known by its number. A row
+that can not be read is an item too where errors are skipped, and gives its error when it is loaded.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
+from shardwriter.errors import DataWarning, SourceError
 from shardwriter.sources.positions import (
     BOM,
     MAX_OPEN_FILES,
@@ -19,6 +22,7 @@ from shardwriter.sources.positions import (
     OffsetTable,
     OpenFiles,
     Spool,
+    file_changed,
     row_key,
 )
 
@@ -31,15 +35,37 @@ _MAX_STEP_ROWS: Final = 256
 class RowFile(InputFile):
     """One file of a table.
 
+    Args:
+        path: The file.
+        spool: Where it is copied to, if need be.
+        encoding: Of its text; None for UTF-8.
+        skip_errors: Whether a bad row is noted; else it ends the scan.
+
     Attributes:
         size_bytes: Of its text, once it was scanned.
         crc32c: Of its text.
+        bad_rows: Numbers of the rows that can not be read, ascending.
+        bad_lines: The lines that they begin in, 1-based.
     """
 
-    def __init__(self, path: str, spool: Spool) -> None:
-        super().__init__(path, spool)
+    def __init__(
+        self, path: str, spool: Spool, encoding: str | None = None, *, skip_errors: bool = False
+    ) -> None:
+        super().__init__(path, spool, encoding)
+        self.skip_errors = skip_errors
         self.size_bytes = 0
         self.crc32c = 0
+        self.bad_rows = array("q")
+        self.bad_lines = array("q")
+
+    def error_of(self, text: bytes, line: int) -> SourceError | None:
+        """Return why a row can not be read; None where it can.
+
+        Args:
+            text: Of the row.
+            line: That it begins in.
+        """
+        raise NotImplementedError
 
 
 F = TypeVar("F", bound=RowFile)
@@ -57,6 +83,7 @@ class RowTable(Generic[F]):
     stable = True
     vocabularies: Mapping[str, list[str]] = {}
     label: str | None = None
+    warnings: Sequence[DataWarning] = ()
 
     def __init__(self, max_open_files: int = MAX_OPEN_FILES) -> None:
         self._offsets = OffsetTable()
@@ -78,7 +105,13 @@ class RowTable(Generic[F]):
         self.block_items = max(1, min(BLOCK_ROWS, most))
 
     def _texts(self, items: Sequence[int]) -> Iterator[tuple[F, bytes, int]]:
-        """Yield the text of rows, in their order: a file, the text, and how many rows it has."""
+        """Yield the text of rows, in their order: a file, the text, and how many rows it has.
+
+        Raises:
+            SourceError: One of them can not be read.
+        """
+        if any(file.bad_rows for file in self._files):
+            self._refuse_bad(items)
         for first, stop in _ranges(items):
             rows = items[first:stop]
             begin = 0
@@ -92,6 +125,17 @@ class RowTable(Generic[F]):
                 # A file has one offset more than rows, hence "+ number".
                 yield file, self._text(file, number, rows[begin:end]), end - begin
                 begin = end
+
+    def _refuse_bad(self, items: Sequence[int]) -> None:
+        for item in items:
+            number = bisect_right(self._first_rows, item) - 1
+            file = self._files[number]
+            row = item - self._first_rows[number]
+            place = bisect_left(file.bad_rows, row)
+            if place < len(file.bad_rows) and file.bad_rows[place] == row:
+                self._open_files.open(file)
+                text = self._text(file, number, [item])
+                raise file.error_of(text, file.bad_lines[place]) or file_changed(file.path)
 
     def _text(self, file: F, number: int, rows: Sequence[int]) -> bytes:
         """Return the text of rows of one file, in ascending order."""

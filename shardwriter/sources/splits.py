@@ -43,6 +43,7 @@ from shardwriter.sources.python import PythonSource
 from shardwriter.sources.split_names import WORDS, in_order, split_word
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.inputs import split as split_path
+from shardwriter.table_options import TableOptions
 
 _HINT: Final = (
     "looked for a mapping from names to data; a saved DatasetDict; folders called train, val, "
@@ -52,7 +53,8 @@ _HINT: Final = (
 _OBJECTS: Final = "instances"  # what is meant where COCO has several files for an image
 
 Schema = Mapping[str, FeatureType]
-_Open = Callable[[Schema], Source]
+_Open = Callable[..., Source]
+"""Opens a split: (schema, table, *, skip_errors), as of `open_source`."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,15 @@ class SourceSplits:
     openers: Mapping[str, _Open]
     notes: Sequence[str] = field(default=())
 
-    def open(self, schema: Schema) -> dict[str, Source]:
+    def open(
+        self, schema: Schema, table: TableOptions | None = None, *, skip_errors: bool = False
+    ) -> dict[str, Source]:
         """Open all of them, with the same numbers for the same classes.
+
+        Args:
+            schema: As of :func:`shardwriter.sources.find.open_source`.
+            table: Likewise.
+            skip_errors: Likewise.
 
         Raises:
             SourceError: One can not be opened.
@@ -76,7 +85,7 @@ class SourceSplits:
         sources = {}
         for name, opener in self.openers.items():
             try:
-                sources[name] = opener(schema)
+                sources[name] = opener(schema, table, skip_errors=skip_errors)
             except SourceError as error:
                 error.message = f"split {name!r}: {error.message}"
                 raise
@@ -131,7 +140,13 @@ def find_splits(data: Any, format: str = "auto", names: Sequence[str] = ()) -> S
     return SourceSplits({name: found[name] for name in chosen}, notes)
 
 
-def open_as_split(data: Any, format: str, schema: Schema, split: Split | None) -> Source:
+def open_as_split(
+    data: Any,
+    format: str,
+    schema: Schema,
+    split: Split | None,
+    table: TableOptions | None = None,
+) -> Source:
     """Open what a dataset was written from: one of the splits of a source, where it was that.
 
     Args:
@@ -139,18 +154,19 @@ def open_as_split(data: Any, format: str, schema: Schema, split: Split | None) -
         format: What it is, or ``auto``.
         schema: Types fixed by the user.
         split: Which split it was; None for the only dataset.
+        table: How a table is read.
 
     Raises:
         SourceError: As of :func:`shardwriter.sources.find.open_source`.
         OptionError: Likewise.
     """
     if split is None or split.is_by_key:
-        return open_source(data, format, schema)
+        return open_source(data, format, schema, table, skip_errors=True)
     with suppress(OptionError):  # the source has no splits
         found = find_splits(data, format)
         if split.name in found.openers:
-            return found.open(schema)[split.name]
-    return open_source(data, format, schema)
+            return found.open(schema, table, skip_errors=True)[split.name]
+    return open_source(data, format, schema, table, skip_errors=True)
 
 
 def _check_numbers(sources: Mapping[str, Source]) -> None:
@@ -182,10 +198,12 @@ def _of_mapping(data: Any, opened: Callable[[str, Any], _Open]) -> dict[str, _Op
 
 
 def _of_value(format: str, reference: str | None, _name: str, value: Any) -> _Open:
-    def opened(schema: Schema) -> Source:
+    def opened(
+        schema: Schema, table: TableOptions | None = None, *, skip_errors: bool = False
+    ) -> Source:
         if reference is not None and (isinstance(value, (list, tuple)) or callable(value)):
             return PythonSource(value, name=reference)
-        return open_source(value, format, schema)
+        return open_source(value, format, schema, table, skip_errors=skip_errors)
 
     return opened
 
@@ -215,7 +233,7 @@ def _of_text(data: str, format: str, wanted: frozenset[str], notes: list[str]) -
         saved = huggingface_source.saved_splits(data)
         if saved is not None:
             kind = huggingface_source.KIND
-            return {name: partial(_opened, os.path.join(data, name), kind) for name in saved}
+            return {name: partial(open_source, os.path.join(data, name), kind) for name in saved}
     if format == voc_source.KIND or (is_auto and voc_source.is_voc_folder(data)):
         return _of_voc(data, wanted)
     if format == coco_source.KIND or is_auto:
@@ -232,7 +250,7 @@ def _of_text(data: str, format: str, wanted: frozenset[str], notes: list[str]) -
         if others:
             notes.append(f"folders that are no splits are left out: {', '.join(others[:5])}")
         return {
-            name: partial(_opened, os.path.join(data, name), format) for name in in_order(named)
+            name: partial(open_source, os.path.join(data, name), format) for name in in_order(named)
         }
     paths = [entry.path for entry in entries if entry.is_file()]
     found = _of_files(paths, format, wanted, notes)
@@ -254,10 +272,6 @@ def _called(function: Callable[[], Any], name: str) -> Any:
         ) from error
 
 
-def _opened(path: str, format: str, schema: Schema) -> Source:
-    return open_source(path, format, schema)
-
-
 def _of_voc(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
     inputs = inputs_for(folder)
     lists = os.path.join(folder, "ImageSets", "Main")
@@ -267,7 +281,7 @@ def _of_voc(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
     stems = {os.path.splitext(e.name) for e in inputs.listing(lists) if e.is_file()}
     names = [stem for stem, ending in stems if ending == ".txt" and stem in words]
     return {
-        name: partial(_opened, os.path.join(lists, f"{name}.txt"), voc_source.KIND)
+        name: partial(open_source, os.path.join(lists, f"{name}.txt"), voc_source.KIND)
         for name in in_order(names)
     }
 
@@ -296,7 +310,9 @@ def _of_coco(
             f"'{os.path.dirname(paths[0])}/{others[0]}_*.json' says others"
         )
     found = by_kind[chosen]
-    return {name: partial(_opened, found[name], coco_source.KIND) for name in in_order(list(found))}
+    return {
+        name: partial(open_source, found[name], coco_source.KIND) for name in in_order(list(found))
+    }
 
 
 def _of_pairs(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
@@ -316,7 +332,7 @@ def _of_pairs(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
         for name in both[0] & both[1] & words:
             specs[name] = f"{{{images}/{name},{masks}/{name}}}"
     return {
-        name: partial(_opened, os.path.join(folder, specs[name]), image_mask_source.KIND)
+        name: partial(open_source, os.path.join(folder, specs[name]), image_mask_source.KIND)
         for name in in_order(list(specs))
     }
 
@@ -355,7 +371,11 @@ def _of_files(
     return found
 
 
-def _opened_records(paths: Sequence[str], _schema: Schema) -> Source:
+def _opened_records(
+    paths: Sequence[str], _schema: Schema, table: TableOptions | None, *, skip_errors: bool
+) -> Source:
+    if table is not None:
+        table.check_format(tfrecord_source.KIND)
     sets = find_shard_sets(list(paths))
     if len(sets) > 1:
         names = ", ".join(shard_set.name for shard_set in sets)
