@@ -27,6 +27,8 @@ def _plain(name: str) -> tuple[str, str]:
 SWITCHES: Final[Mapping[str, str]] = {
     "--allow-duplicates": "allow_duplicates=True",
     "--dry-run": "dry_run=True",
+    "--no-header": "header=False",
+    "--strict": "strict=True",
     "--index": "run=sw.RunOptions(dali_index=True)",
     "--overwrite": "overwrite=True",
     "--resume": "resume=True",
@@ -37,8 +39,11 @@ SWITCHES: Final[Mapping[str, str]] = {
 
 OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "--backend": _run("backend"),
+    "--columns": _plain("columns"),
     "--compression": _plain("compression"),
     "--deflate": _plain("deflate"),
+    "--drop-columns": _plain("drop_columns"),
+    "--encoding": _plain("encoding"),
     "--engine": _run("engine"),
     "--filter": _plain("filter"),
     "--format": _plain("format"),
@@ -52,6 +57,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "--map": _plain("map"),
     "--max-errors": _run("max_errors"),
     "--max-side": _image("max_side"),
+    "--na": _plain("na"),
     "--names": _plain("names"),
     "--on-error": _plain("on_error"),
     "--order": _plain("order"),

@@ -18,7 +18,7 @@ PACKAGE = Path(sw.__file__).parent
 # What only the commands have: there is no such argument in Python, or a hint says it of a command.
 COMMAND_ONLY = {
     *("--json", "--html", "--all-shards", "--fail-on", "--baseline", "--features"),
-    *("--code", "--save-images", "--idx", "--records"),
+    *("--code", "--save-images", "--idx", "--records", "--policy"),
     # Of other programs.
     *("--sort", "--sparse"),
     *("--dry_run", "--extra_package", "--setup_file", "--runner", "--requirements_file"),
