@@ -11,6 +11,7 @@ import pytest
 from shardwriter.codec.example import encode_example
 from shardwriter.errors import SourceError
 from shardwriter.sources.class_folders import FileItem
+from shardwriter.sources.find import open_source
 from shardwriter.sources.image_folder import ImageFolder, has_images
 
 
@@ -322,3 +323,36 @@ def test_real_classes_and_sizes(data_dir):
     loaded = [source.load(item) for item in source.items()]
     found = [(f["image/class/text"], f["image/width"], f["image/height"]) for f in loaded]
     assert found == [("cat", 640, 853), ("goat", 640, 560)]
+
+
+# -- classes, or images and masks ------------------------------------------------------------------
+
+
+def two_folders(root, first, second):
+    for folder, names in (("foo", first), ("bar", second)):
+        (root / folder).mkdir(parents=True)
+        for name in names:
+            (root / folder / name).write_bytes(png())
+    return str(root)
+
+
+def test_two_folders_of_the_same_names_are_asked_about(tmp_path):
+    root = two_folders(tmp_path / "d", ["1.jpg", "2.jpg"], ["1.png", "2.png"])
+    with pytest.raises(SourceError, match="'bar' and 'foo' hold files of the same names") as caught:
+        open_source(root)
+    assert "--format image-folder" in caught.value.hint
+    assert f"--format image-mask with SOURCE '{root}/{{foo,bar}}'" in caught.value.hint
+    assert open_source(root, "image-folder").num_items == 4
+    assert open_source(f"{root}/{{foo,bar}}", "image-mask").num_items == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (["1.jpg", "2.jpg"], ["1.jpg", "2.jpg"]),
+        (["1.jpg", "2.jpg"], ["1.png", "3.png"]),
+        (["1.jpg", "2.jpg"], ["1.png"]),
+    ],
+)
+def test_two_folders_of_other_names_are_classes(tmp_path, first, second):
+    assert open_source(two_folders(tmp_path / "d", first, second)).kind == "image-folder"

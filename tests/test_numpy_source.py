@@ -308,3 +308,41 @@ def test_all_engines_give_the_same_bytes(tmp_path, pack):
             sw.write(tmp_path / "t.npz", out / "t@3", workers=workers, shuffle_seed=shuffle_seed)
             digests.append([path.read_bytes() for path in sorted(out.glob("t*"))])
         assert digests[0] == digests[1]
+
+
+# -- headers that no array has ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize(
+    ("descr", "order", "shape", "message"),
+    [
+        ("[]", False, "(3,)", "records without fields"),
+        ("[('a', [])]", False, "(3,)", "records without fields"),
+        ("[('a', '<f4', (0,))]", False, "(10000000000000,)", "rows without a value"),
+        ("'<f4'", False, "(10000000000000, 0)", "rows without a value"),
+        ("'<f4'", True, "(10000000000000, 0)", "rows without a value"),
+        ("'<U0'", False, "(10000000000000,)", "rows without a value"),
+        ("'<f4'", False, "(0, 10000000000000000000000)", "no whole NumPy file"),
+        ("'<f4'", False, "(" + "1," * 100 + ")", "no whole NumPy file"),
+        ("'<f4'", False, "(True,)", "no whole NumPy file"),
+        ("'<f4'", False, "[3]", "no whole NumPy file"),
+        ("'<f4'", "'x'", "(3,)", "no whole NumPy file"),
+        ("'<f4'", False, "None", "no whole NumPy file"),
+        ("None", False, "(3,)", "no whole NumPy file"),
+        ("5", False, "(3,)", "no whole NumPy file"),
+        ("[" * 9000, False, "(3,)", "no whole NumPy file"),
+    ],
+)
+def test_a_header_that_no_array_has_is_refused(tmp_path, version, descr, order, shape, message):
+    text = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n".encode()
+    size = struct.pack("<H" if version == 1 else "<I", len(text))
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY" + bytes([version, 0]) + size + text + bytes(12))
+    with pytest.raises(SourceError, match=message):
+        open_source(path)
+
+
+def test_few_rows_without_a_value_are_rows(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 0), "f4"))
+    assert open_source(tmp_path / "x.npy").num_items == 3

@@ -9,6 +9,7 @@ of one header are one table.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -90,7 +91,8 @@ class CsvTable(RowTable[CsvFile]):
         return [
             DataWarning(
                 "numeric-header",
-                f"the first line names the columns, and every name is a number: {shown}",
+                f"the first line of {os.path.basename(self._files[0].path)} names the columns, and "
+                f"every name is a number: {shown}",
                 hint="--no-header says that it is data; --names a,b then names the columns",
                 path=self._files[0].path,
                 line=1,

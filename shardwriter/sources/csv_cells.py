@@ -17,6 +17,7 @@ text they are text. A column that is text because of few cells gives a warning.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -232,8 +233,9 @@ class _ColumnTyping:
         first = self._first["bytes"]
         return DataWarning(
             "text-column",
-            f"the column is text, and all but {self._num_texts:,} of its {self._num_cells:,} cells "
-            f"are numbers: the first that is none is {first.shown}",
+            f"column {self.name!r} is text, and all but {self._num_texts:,} of its "
+            f"{self._num_cells:,} cells are numbers: {os.path.basename(first.path)}, line "
+            f"{first.line}, has {first.shown}",
             hint=f"--na {shlex.quote(first.cell[:_SHOWN])} makes such cells missing values; "
             f"--schema {self.name}=string says that text is meant",
             feature=self.name,

@@ -48,11 +48,13 @@ class _How(NamedTuple):
         table: How a table is read.
         skip_errors: Whether an item that is found to be bad while items are listed stays an item,
             and gives its error when it is loaded; else that ends the listing.
+        is_auto: Whether the format was found by looking.
     """
 
     schema: Mapping[str, FeatureType]
     table: TableOptions
     skip_errors: bool
+    is_auto: bool = False
 
     @property
     def columns(self) -> Mapping[str, FeatureType]:
@@ -102,7 +104,7 @@ def open_source(
         return data.source
     if isinstance(data, os.PathLike):
         data = os.fspath(data)
-    how = _How(schema or {}, table or TableOptions(), skip_errors)
+    how = _How(schema or {}, table or TableOptions(), skip_errors, format == "auto")
     if not isinstance(data, str):
         if format not in ("auto", python_source.KIND):
             raise OptionError(
@@ -124,7 +126,10 @@ def open_source(
 
 def _image_folder(data: str, how: _How) -> Source:
     _must_be_folder(data, "an image-folder is")
-    return image_folder_source.ImageFolder(data, skip_errors=how.skip_errors)
+    found = image_folder_source.ImageFolder(data, skip_errors=how.skip_errors)
+    if how.is_auto:
+        found.check_no_masks()
+    return found
 
 
 def _audio(data: str, how: _How) -> Source:

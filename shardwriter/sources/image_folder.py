@@ -8,9 +8,12 @@ readers (timm's, say) ask for: ``image``, ``label`` and ``filename``.
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shardwriter.errors import SourceError
 from shardwriter.images.headers import EXTENSIONS, read_header
 from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, has_files
 from shardwriter.sources.image_files import IMAGE_PLAN, image_features
@@ -38,6 +41,39 @@ class ImageFolder(ClassFolders):
     def __init__(self, root: str, *, skip_errors: bool = False) -> None:
         super().__init__(root, _FILES, IMAGE_PLAN, "image", skip_errors=skip_errors)
         self._tfds = False
+
+    def check_no_masks(self) -> None:
+        """Refuse two folders that may be two classes, or images and their masks.
+
+        They may be masks where a file of one folder has a file of its name in the other, and those
+        of one folder are all PNG.
+
+        Raises:
+            SourceError: It can not be told; the hint has the command for either.
+        """
+        if len(self.classes) != 2:
+            return
+        names: tuple[list[str], list[str]] = [], []
+        for item in self.items():
+            names[item.label].append(item.key.partition("/")[2])
+        stems = [[os.path.splitext(name)[0] for name in side] for side in names]
+        masks = [
+            folder
+            for folder, side in zip(self.classes, names, strict=True)
+            if all(name.lower().endswith(".png") for name in side)
+        ]
+        if stems[0] != stems[1] or not masks:
+            return
+        mask = masks[-1]
+        image = next(folder for folder in self.classes if folder != mask)
+        spec = shlex.quote(os.path.join(self._root, f"{{{image},{mask}}}"))
+        raise SourceError(
+            f"the folders {self.classes[0]!r} and {self.classes[1]!r} hold files of the same "
+            "names: they may be two classes, or images and their masks",
+            path=self._root,
+            hint=f"say which: --format image-folder for classes; --format image-mask with SOURCE "
+            f"{spec} for images with masks in {mask!r}",
+        )
 
     def use_tfds_names(self) -> None:
         """Give features the names that TFDS has for them; doing it again changes nothing."""

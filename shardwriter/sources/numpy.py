@@ -80,10 +80,16 @@ class NumpyRows:
                     path=self._files[number].path,
                     hint="every array is a feature, with a row for each item",
                 )
+        row_bytes = sum(array.row_bytes for _, array in self._arrays)
+        if not row_bytes and self.num_items > sum(file.size_bytes for file in self._files):
+            raise SourceError(
+                f"there are {self.num_items:,} rows without a value",
+                path=paths[0],
+                hint="a row of an array has a value at least: the shape in the file is wrong",
+            )
         self._features: dict[str, _Feature] = {}
         self.plan: Mapping[str, FeatureType] = self._planned(dict(schema or {}), len(paths) > 1)
         self.notes: Sequence[str] = self._copied()
-        row_bytes = sum(array.row_bytes for _, array in self._arrays)
         self.block_items = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (row_bytes or 1)))
 
     def _planned(self, fixed: dict[str, FeatureType], is_folder: bool) -> dict[str, FeatureType]:
@@ -91,7 +97,14 @@ class NumpyRows:
         for index, (number, array) in enumerate(self._arrays):
             path = self._files[number].path
             is_alone = len(self._arrays) == 1 and not is_folder and not path.endswith(".npz")
-            for fields, dtype, shape in _leaves(array.dtype, array.shape[1:]):
+            leaves = list(_leaves(array.dtype, array.shape[1:]))
+            if not leaves:
+                raise SourceError(
+                    f"{array.name!r} has records without fields",
+                    path=path,
+                    hint="save it with a field at least, or leave it out",
+                )
+            for fields, dtype, shape in leaves:
                 name = "/".join(fields if fields and is_alone else (array.name, *fields))
                 if name in plan:
                     raise SourceError(f"two arrays are called {name!r}", path=path)

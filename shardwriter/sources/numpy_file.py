@@ -14,6 +14,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Sequence
+from tokenize import TokenError
 from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
@@ -35,7 +36,10 @@ BROKEN: Final = (
     SyntaxError,
     EOFError,
     OSError,
+    ArithmeticError,
+    MemoryError,
     RuntimeError,
+    TokenError,
     struct.error,
     tokenize.TokenError,
     zipfile.BadZipFile,
@@ -159,8 +163,7 @@ class NumpyFile(InputFile):
             copy: Where to.
         """
         header, head_bytes = _read_header(stream)
-        if not all(isinstance(size, int) and size >= 0 for size in header.shape):
-            raise ValueError(f"{name!r} has the shape {header.shape}")
+        _check_header(name, header)
         self._check(name, header)
         data_bytes = int(np.prod(header.shape, dtype=object)) * header.dtype.itemsize
         if num_bytes - head_bytes < data_bytes:
@@ -265,6 +268,20 @@ def _read_header(stream: IO[bytes]) -> tuple[Header, int]:
         else:
             raise ValueError(f"version {version[0]}.{version[1]} of the format is not known")
     return Header(dtype, shape, is_fortran), 8 + counted.num_bytes
+
+
+def _check_header(name: str, header: Header) -> None:
+    """Refuse what no array has; numpy's own function looks at most of it, but not in every version.
+
+    Raises:
+        ValueError: Says what it is.
+    """
+    shape = header.shape
+    if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"{name!r} has the shape {shape!r:.80}")
+    if type(header.is_fortran) is not bool:
+        raise ValueError(f"{name!r} has the fortran_order {header.is_fortran!r:.80}")
+    np.empty((0, *shape[1:]), header.dtype)  # fails where there are too many or too large ones
 
 
 class _Counted:
