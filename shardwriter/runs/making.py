@@ -17,6 +17,7 @@ from shardwriter.formats.packing import PLAIN, Packing
 from shardwriter.options import RunOptions
 from shardwriter.runs.publication import (
     check_output,
+    finish_committed,
     is_committed,
     publish,
     write_index,
@@ -37,6 +38,7 @@ def claimed(
     """
     resume = run_options.resume or run_options.retry_errors
     with RunDirectory.claim(output.directory, output.name, storage or LocalStorage()) as run:
+        finish_committed(run, overwrite=run_options.overwrite)
         check_output(run, overwrite=run_options.overwrite or resume, pattern=output.pattern(1))
         try:
             if output.tfds is not None:

@@ -179,6 +179,7 @@ def _by_name(path: str) -> list[ShardSet]:
         return sets
     wanted = [s for s in sets if s.pattern and s.pattern.num_shards == int(match["n"])]
     if sets and not wanted and sets[0].pattern:
+        _unfinished(directory, sets[0].name)
         raise SourceError(
             f"there are no {match['n']} shards of {stem!r}, but {sets[0].pattern.num_shards}",
             path=directory,
