@@ -85,8 +85,13 @@ def _open_index(file: str, path: str, manifest: Manifest) -> Index:
             end = end - ZLIB_TAIL_BYTES if num_records else 0
         if num_records != entry.num_records or last != end:
             raise ManifestError(
-                f"shard {shard}: {num_records:,} records that end at {last:,}", path=path
+                f"{num_records:,} records that end at {last:,}, and the manifest says "
+                f"{entry.num_records:,} that end at {end:,}",
+                path=path,
+                shard=shard,
+                hint="`shardwriter verify` says what is wrong with the shard",
             )
+        index.check_order(shard, entry.file_bytes)
     return index
 
 

@@ -311,6 +311,7 @@ FLOORS = {
         "inspection.proving.frames",
         "inspection.proving.payload_feed",
         "inspection.proving.resync",
+        "inspection.proving.index_sums",
         "inspection.proving.scan",
         "inspection.proving.scan_pool",
         "inspection.proving.scan_worker",

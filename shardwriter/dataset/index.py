@@ -36,6 +36,8 @@ from shardwriter.formats.tfrecord import FRAME_BYTES
 
 MAGIC: Final = b"SWINDEX1"
 KINDS: Final[dict[Compression, int]] = {"none": 0, "gzip": 1, "zlib": 2}
+_CHECK_ENTRIES: Final = 1 << 15  # what a core's cache holds
+_MOST_RECORDS: Final = 1 << 62
 _COMPRESSIONS: Final[dict[int, Compression]] = {kind: name for name, kind in KINDS.items()}
 
 
@@ -196,12 +198,64 @@ class Index:
             return _mapped, (self._file, self._path, self._state)
         return _in_memory, (self._numbers, self._path, self.piece_bytes)
 
-    def _refuse(self, why: str) -> NoReturn:
+    @property
+    def name(self) -> str:
+        """The file's path, or what else errors call the index."""
+        return self._path
+
+    def _refuse(self, why: str, **where: int) -> NoReturn:
         raise ManifestError(
             f"not an index that can be used: {why}",
             path=self._path,
             hint="`shardwriter index` makes it anew from the shards",
+            record_index=where.get("record_index"),
+            shard=where.get("shard"),
         )
+
+    def check_order(self, shard: int, file_bytes: int) -> None:
+        """Check that a shard's entries ascend and lead to no place behind its file.
+
+        Takes about as long as the index's CRC.
+
+        Args:
+            shard: The shard.
+            file_bytes: Size of its file.
+
+        Raises:
+            ManifestError: They do not; names the first record or member that is wrong.
+        """
+        rows = self._shard(shard)
+        is_plain = self._columns == 1
+        self._check_row(shard, rows[0], FRAME_BYTES if is_plain else 1, file_bytes)
+        is_empty = rows.shape[1] == 1 and not rows[-1, 0]  # a gzip member without records
+        if not is_plain and not is_empty:
+            self._check_row(shard, rows[1], 1, _MOST_RECORDS)
+
+    def _check_row(self, shard: int, row: NDArray[np.uint64], least: int, most: int) -> None:
+        step, limit = np.uint64(least), np.uint64(most)
+        last = np.zeros(1, np.uint64)
+        for start in range(0, len(row), _CHECK_ENTRIES):
+            block = np.asarray(row[start : start + _CHECK_ENTRIES])
+            before = np.concatenate((last, block[:-1]))
+            wrong = np.flatnonzero((block > limit) | (block < before + step))
+            if len(wrong):
+                at = int(wrong[0])
+                what = "record" if self._columns == 1 else "member"
+                self._refuse(
+                    f"{what} {start + at:,} of shard {shard} ends at {int(block[at]):,}, where the "
+                    f"one before ends at {int(before[at]):,} of at most {most:,}",
+                    **({"record_index": start + at} if self._columns == 1 else {}),
+                    shard=shard,
+                )
+            last = block[-1:]
+
+    def entries(self, shard: int) -> NDArray[np.uint64]:
+        """Return what a shard has: uint64[1, n] ends, or uint64[2, n] if it is compressed.
+
+        Raises:
+            ManifestError: The index has no such shard.
+        """
+        return self._shard(shard)
 
     def _shard(self, shard: int) -> NDArray[np.uint64]:
         if not 0 <= shard < len(self.counts):

@@ -154,7 +154,9 @@ def _index_and_places(
         notes.append(f"there is no manifest, so the records were {how} first")
     # What breaks the law with its gaps may have it without.
     for gaps in (index.gaps.astype(np.int64), np.zeros(0, np.int64)):
-        if law_breach(counts, num_records + len(gaps), gaps.tolist()) is None:
+        num_items = num_records + len(gaps)
+        are_items = not len(gaps) or (gaps[0] >= 0 and gaps[-1] < num_items)
+        if are_items and law_breach(counts, num_items, gaps.tolist()) is None:
             return index, LawPlaces(len(counts), gaps, num_records)
     notes.append(
         f"shards hold {min(counts):,} to {max(counts):,} records: they are read in turn, and those "
@@ -207,7 +209,8 @@ def _lone_index(shard_set: ShardSet, states: Sequence[FileState]) -> Index | Non
         last = int(ends[-1]) + tail_bytes if len(ends) else 0
         if last != state.num_bytes and (len(ends) or index.compression != "zlib"):
             return None
-        if not _goes_up(index, shard) or not _has_frame(index, shard_set.shards[shard][1], ends):
+        is_in_order = _is_in_order(index, shard, state.num_bytes)
+        if not is_in_order or not _has_frame(index, shard_set.shards[shard][1], ends):
             return None
     return index if bool((index.gaps[1:] > index.gaps[:-1]).all()) else None
 
@@ -222,19 +225,17 @@ def _has_frame(index: Index, path: str, ends: NDArray[np.uint64]) -> bool:
         return file.read_at(begin, len(header)) == header
 
 
-def _goes_up(index: Index, shard: int) -> bool:
-    """Tell whether a shard's entries are in order: no manifest has proven them."""
-    ends = index.ends(shard)
-    if bool((ends[1:] <= ends[:-1]).any()):
-        return False
-    if index.compression == "none":
-        return bool((np.diff(ends, prepend=np.uint64(0)) >= FRAME_BYTES).all())
-    records = index.records(shard)
-    if bool((records[1:] <= records[:-1]).any()):
+def _is_in_order(index: Index, shard: int, file_bytes: int) -> bool:
+    """Return whether a shard's entries can be those of its file: no manifest has proven them."""
+    try:
+        index.check_order(shard, file_bytes)
+    except ManifestError:
         return False
     # A record has a frame, and deflate makes nothing more than so many times as small.
+    ends = index.ends(shard)
     num_bytes = int(ends[-1]) if len(ends) else 0
-    return index.num_records(shard) <= num_bytes * _MOST_DEFLATED // FRAME_BYTES
+    most_deflated = 1 if index.compression == "none" else _MOST_DEFLATED
+    return index.num_records(shard) <= num_bytes * most_deflated // FRAME_BYTES
 
 
 def _counted(shard_set: ShardSet, manifest: Manifest | None = None) -> Index:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from shardwriter.dataset.index import Index, Place
 from shardwriter.errors import CorruptFile
 from shardwriter.formats.frame_block import cut_frame, cut_frames, is_frame
-from shardwriter.formats.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES
+from shardwriter.formats.tfrecord import FOOTER_BYTES, FRAME_BYTES, HEADER_BYTES, frame_header
 from shardwriter.formats.tfrecord_reader import read_frames
 from shardwriter.shards.pieces import MOST_KEPT_BYTES, Piece, PieceCache, inflate_piece
 from shardwriter.storage.file_pool import FilePool
@@ -227,13 +227,28 @@ class RecordReader:
         """Raise what is wrong with a plain frame."""
         self.pool.check(shard)
         path = self.pool.paths[shard]
+        header = self._read(shard, begin, begin + HEADER_BYTES)
+        length = int.from_bytes(header[:8], "little")
+        is_frame_of_index = length + FRAME_BYTES == end - begin
+        if not is_frame_of_index and frame_header(length) == header:
+            raise self._not_indexed(shard, position, begin)  # a frame, and another one
         frame = self._read(shard, begin, end)
         try:
             list(read_frames(BytesIO(frame), path=path))
         except CorruptFile as error:
             error.record_index, error.offset, error.hint = position, begin, _HINT
             raise
-        raise _not_indexed(path, position, begin)
+        raise self._not_indexed(shard, position, begin)
+
+    def _not_indexed(self, shard: int, position: int, offset: int | None) -> CorruptFile:
+        return CorruptFile(
+            f"what is here is not what the index says: {self.index.name}",
+            kind="index",
+            path=self.pool.paths[shard],
+            record_index=position,
+            offset=offset,
+            hint=_HINT,
+        )
 
     # -- compressed shards -------------------------------------------------------------------------
 
@@ -266,11 +281,10 @@ class RecordReader:
         started = perf_counter()
         piece = self._pieces.get(shard, place.begin, lambda: self._load_piece(shard, place))
         read = perf_counter()
-        path = self.pool.paths[shard]
         is_whole = piece.broken is None and not piece.rest_bytes
         if is_whole and len(piece.ends) != place.num_records:
             self.pool.check(shard)
-            raise _not_indexed(path, wanted[0], None)
+            raise self._not_indexed(shard, wanted[0], None)
         # Of a broken member what has its own CRC is proven all the same.
         is_known = self.check or piece.broken is None
         numbers = np.array(wanted, np.int64) - first
@@ -300,7 +314,7 @@ class RecordReader:
         except CorruptFile as error:
             found = error
         if found is None:
-            raise _not_indexed(path, position, None)
+            raise self._not_indexed(shard, position, None)
         # Not the same error every time: the piece is kept. Of a member it is not known where in the
         # uncompressed stream it begins.
         raise CorruptFile(
@@ -321,14 +335,3 @@ def _in_files(shards: _Int64s, positions: _Int64s, num_shards: int) -> _Int64s |
         if bool(((s[1:] != s[:-1]) | (p[1:] >= p[:-1])).all()):
             return order
     return np.lexsort((positions, shards))
-
-
-def _not_indexed(path: str, position: int, offset: int | None) -> CorruptFile:
-    return CorruptFile(
-        "what is here is not what the index says",
-        kind="index",
-        path=path,
-        record_index=position,
-        offset=offset,
-        hint=_HINT,
-    )

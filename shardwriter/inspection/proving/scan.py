@@ -25,6 +25,7 @@ from shardwriter.inspection.proving.frames import (
     hop_far,
     prove_buffered,
 )
+from shardwriter.inspection.proving.index_sums import IndexSummer, IndexSums
 from shardwriter.inspection.proving.payload_feed import PayloadFeed
 from shardwriter.inspection.told.names import misnamed
 from shardwriter.storage.inputs import inputs_for, open_stream
@@ -122,6 +123,8 @@ class FileScan:
         sizes: The records that were proven.
         crc32c: Of the uncompressed stream, as far as it could be read; None unless all was read.
         file_crc32c: Of a compressed file itself, likewise.
+        index_sums: What the index should have of the file; None where that is not known: of a zlib
+            file, and of one that is damaged or was not proven.
         cut_short_at: Offset in a gzip file at which TensorFlow may stop, silently; or None.
         defects: The first of them; :attr:`num_defects` counts all.
         num_defects: How many there are.
@@ -137,6 +140,7 @@ class FileScan:
     sizes: RecordSizes = field(default_factory=RecordSizes)
     crc32c: int | None = None
     file_crc32c: int | None = None
+    index_sums: IndexSums | None = None
     cut_short_at: int | None = None
     defects: list[Defect] = field(default_factory=list)
     num_defects: int = 0
@@ -210,12 +214,21 @@ def scan_file(
         scan.file_bytes = inputs_for(path).stat(path).st_size
         scan.compression = stream.compression
         hazards = _Hazards()
+        summer = IndexSummer(is_plain=stream.compression == "none")
         if stream.compression == "gzip":
-            stream.note_members(hazards)
-        cursor = _Scanning(scan, stream, options, ends, progress).run()
+
+            def note_member(file_end: int, stream_end: int) -> None:
+                hazards(file_end, stream_end)
+                summer.add_member(file_end, stream_end)
+
+            stream.note_members(note_member)
+        cursor = _Scanning(scan, stream, options, ends, progress, summer).run()
         if cursor.broken is None:
             scan.crc32c = cursor.crc32c
             scan.file_crc32c = stream.file_crc32c
+        is_proven = options.check == "crc" and not scan.num_defects
+        if is_proven and stream.compression != "zlib":
+            scan.index_sums = summer.sums()
         scan.cut_short_at = hazards.found
         _check_name(scan, stream)
     return scan
@@ -231,6 +244,7 @@ class _Scanning:
         options: ScanOptions,
         ends: NDArray[np.uint64] | None,
         progress: Callable[[int], None] | None,
+        summer: IndexSummer,
     ) -> None:
         is_plain = stream.compression == "none"
         hops = is_plain and options.check != "crc"
@@ -251,6 +265,7 @@ class _Scanning:
         self._headers = Headers(verify=options.check != "none")
         self._break = 0  # of the last break that was kept: its index in scan.defects, plus one
         self._sizes = array("Q")
+        self._summer = summer
         self._payloads = PayloadFeed(options.features, options.label, options.label_sequence)
 
     def run(self) -> Cursor:
@@ -315,7 +330,9 @@ class _Scanning:
         return hop_buffered(self._cursor, self._headers)
 
     def _add_sizes(self) -> None:
-        self._scan.sizes.add(np.frombuffer(self._sizes, np.uint64) if self._sizes else _NOTHING)
+        sizes = np.frombuffer(self._sizes, np.uint64) if self._sizes else _NOTHING
+        self._scan.sizes.add(sizes)
+        self._summer.add_records(sizes)
         self._sizes = array("Q")
 
     def _note(self, defect: Defect) -> None:
