@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
 from shardwriter.dataset.splits import Split
 from shardwriter.errors import OptionError
@@ -19,6 +19,7 @@ from shardwriter.formats.packing import Deflate, check_packing
 from shardwriter.images.options import ImageOptions
 from shardwriter.items.fields import check_names
 from shardwriter.items.indices import ItemIndices
+from shardwriter.option_types import Bounds, Count, Positive, Seed, check_fields
 from shardwriter.table_options import TableOptions
 from shardwriter.tfds.names import TfdsSplit
 
@@ -43,11 +44,6 @@ class _Skip:
 
 SKIP: Final = _Skip()
 """Returned by a map: this item gives no record. It keeps its index and leaves a gap."""
-
-
-def _is_count(value: object, stop: int | None = None) -> bool:
-    """Whether a value is an int from 0 up; what goes into the job's hash is no other number."""
-    return type(value) is int and value >= 0 and (stop is None or value < stop)
 
 
 @dataclass(frozen=True)
@@ -82,17 +78,17 @@ class DatasetOptions:
 
     map: Callable[[dict[str, Any]], Any] | None = None
     filter: Callable[[Any], Any] | None = None
-    limit: int | None = None
-    shuffle_seed: int | None = None
+    limit: Annotated[int, Bounds(0, 2**63)] | None = None
+    shuffle_seed: Seed | None = None
     label: str | None = None
     schema: Mapping[str, FeatureType] = field(default_factory=dict)
-    world: int = 1
-    loader_workers: int = 1
+    world: Positive = 1
+    loader_workers: Positive = 1
     compression: Compression = "none"
     deflate: Deflate = "isal-2"
     order: Order = "source"
     key: str | None = None
-    order_seed: int = 0
+    order_seed: Seed = 0
     tfds: TfdsSplit | None = None
     split: Split | None = None
     vocabularies: Mapping[str, list[str]] = field(default_factory=dict)
@@ -102,35 +98,11 @@ class DatasetOptions:
     table: TableOptions | None = None
 
     def __post_init__(self) -> None:
-        for name in ("map", "filter"):
-            function = getattr(self, name)
-            if function is not None and not callable(function):
-                raise OptionError(f"{name} is {type(function).__name__}, not a callable")
-        if self.limit is not None and not _is_count(self.limit, 2**63):
-            raise OptionError(f"limit is {self.limit!r}: it is a number of items, 0 or more")
-        for name in ("world", "loader_workers"):
-            if not _is_count(getattr(self, name)) or getattr(self, name) < 1:
-                raise OptionError(f"{name} is {getattr(self, name)!r}: it is a number from 1 on")
-        if self.shuffle_seed is not None and not _is_count(self.shuffle_seed, 2**64):
-            raise OptionError(f"seed is {self.shuffle_seed!r}: it is a number from 0 to 2^64 - 1")
+        check_fields(self)
         check_packing(self.compression, self.deflate)
         self._check_order()
-        if self.images is not None and not isinstance(self.images, ImageOptions):
-            raise OptionError(
-                f"images is {type(self.images).__name__}, not ImageOptions",
-                hint="as in images=shardwriter.ImageOptions(max_side=512)",
-            )
-        if self.table is not None and not isinstance(self.table, TableOptions):
-            raise OptionError(
-                f"table is {type(self.table).__name__}, not TableOptions",
-                hint="as in table=shardwriter.TableOptions(header=False)",
-            )
         if self.names is not None:
             check_names(self.names)
-        if self.indices is not None and not isinstance(self.indices, ItemIndices):
-            raise OptionError(
-                f"indices is a {type(self.indices).__name__}", hint="item_indices(...) makes them"
-            )
         for name, feature_type in self.schema.items():
             if not isinstance(feature_type, FeatureType):
                 raise OptionError(
@@ -139,14 +111,8 @@ class DatasetOptions:
                 )
 
     def _check_order(self) -> None:
-        if self.order not in get_args(Order):
-            raise OptionError(f"order is {self.order!r}", hint="source or key")
-        if self.key is not None and not (isinstance(self.key, str) and self.key):
-            raise OptionError(f"key is {self.key!r}: it is the name of a feature")
-        if not _is_count(self.order_seed, 2**64):
-            raise OptionError(
-                f"order_seed is {self.order_seed!r}: it is a number from 0 to 2^64 - 1"
-            )
+        if self.key == "":
+            raise OptionError("key is '': it is the name of a feature")
         is_split = self.split is not None and self.split.is_by_key
         if self.order == "source" and self.key is not None and not is_split:
             raise OptionError(
@@ -198,42 +164,28 @@ class RunOptions:
     resume: bool = False
     retry_errors: bool = False
     on_error: OnError = "raise"
-    max_errors: int | None = None
+    max_errors: Count | None = None
     engine: EngineName = "process"
-    workers: int | None = 1
-    item_timeout_s: float | None = None
+    workers: Positive | None = 1
+    item_timeout_s: Annotated[float, Bounds(0, is_open=True)] | None = None
     backend: Backend = "native"
     dali_index: bool = False
-    mark_s: float = 0.1
-    checkpoint_bytes: int = 256 << 20
+    mark_s: Annotated[float, Bounds(0)] = 0.1
+    checkpoint_bytes: Positive = 256 << 20
     log_dir: str | os.PathLike[str] | None = None
     strict: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.overwrite and (self.resume or self.retry_errors):
             raise OptionError(
                 "a run is gone on with or written over, not both",
                 hint="leave one of --resume and --overwrite off",
             )
-        if self.on_error not in get_args(OnError):
-            raise OptionError(f"on_error is {self.on_error!r}", hint="raise or skip")
-        if self.max_errors is not None:
-            if not _is_count(self.max_errors):
-                raise OptionError(f"max_errors is {self.max_errors!r}: it is a number from 0 on")
-            if self.on_error != "skip":
-                raise OptionError(
-                    "max_errors counts items that are skipped", hint="add --on-error skip"
-                )
-        if not (isinstance(self.mark_s, (int, float)) and self.mark_s >= 0):
-            raise OptionError(f"mark_s is {self.mark_s!r}: it is a number of seconds, 0 or more")
-        if not _is_count(self.checkpoint_bytes) or self.checkpoint_bytes < 1:
+        if self.max_errors is not None and self.on_error != "skip":
             raise OptionError(
-                f"checkpoint_bytes is {self.checkpoint_bytes!r}: it is a number from 1 on"
+                "max_errors counts items that are skipped", hint="add --on-error skip"
             )
-        if self.engine not in ("process", "serial"):
-            raise OptionError(f"engine is {self.engine!r}", hint="process or serial")
-        if self.workers is not None and (not _is_count(self.workers) or self.workers < 1):
-            raise OptionError(f"workers is {self.workers!r}: it is a number from 1 on, or None")
         several = self.workers not in (None, 1)
         if several and self.engine == "serial":
             raise OptionError("the serial engine is one process", hint="leave the workers off")
@@ -241,21 +193,15 @@ class RunOptions:
             raise OptionError(
                 f"the {self.backend} backend writes in one process", hint="leave the workers off"
             )
-        timeout_s = self.item_timeout_s
-        if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s > 0):
-            raise OptionError(f"item_timeout_s is {timeout_s!r}: it is a number of seconds")
-        if timeout_s is not None and (self.engine == "serial" or self.backend != "native"):
+        if self.item_timeout_s is not None and (
+            self.engine == "serial" or self.backend != "native"
+        ):
             raise OptionError(
                 "an item can be given up only in a process of its own",
                 hint="leave the item timeout off, or let the process engine write",
             )
-        if self.backend not in ("native", "tensorflow"):
-            raise OptionError(f"backend is {self.backend!r}", hint="native or tensorflow")
-        if not isinstance(self.strict, bool):
-            raise OptionError(f"strict is {self.strict!r}", hint="True or False")
-        is_path = isinstance(self.log_dir, (str, os.PathLike)) and os.fspath(self.log_dir)
-        if self.log_dir is not None and not is_path:
-            raise OptionError(f"log_dir is {self.log_dir!r}: it is the path of a folder")
+        if self.log_dir is not None and not os.fspath(self.log_dir):
+            raise OptionError("log_dir is '': it is the path of a folder")
 
 
 def changed(run: RunOptions | None, **given: Any) -> RunOptions:

@@ -26,6 +26,7 @@ from shardwriter.formats.compression import Compression
 from shardwriter.formats.packing import Packing
 from shardwriter.items.record_encoder import RecordEncoder, record_encoder
 from shardwriter.notices import Notices
+from shardwriter.option_types import check_value
 from shardwriter.runs.making import finish
 from shardwriter.runs.publication import begin, check_output, is_committed
 from shardwriter.runs.run_facts import machine_facts
@@ -214,6 +215,7 @@ def _not_whole(path: str) -> StorageError:
 
 def _begin(stack: Any, output: Output, *, overwrite: bool) -> _Begun:
     """Claim and begin a run that is thrown away unless it was published."""
+    check_value("overwrite", overwrite, bool)
     run = RunDirectory.claim(output.directory, output.name, LocalStorage())
     stack.callback(run.release)
     check_output(run, overwrite=overwrite, pattern=output.pattern(1))

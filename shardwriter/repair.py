@@ -26,6 +26,7 @@ from shardwriter.errors import OptionError, OutputExists, StorageError
 from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.images.options import ImageOptions
 from shardwriter.notices import Notices, Notify
+from shardwriter.option_types import check_value
 from shardwriter.options import DatasetOptions, Order, RunOptions
 from shardwriter.progress_bar import Reading, repairing_progress
 from shardwriter.repairing import with_source, without_source
@@ -108,6 +109,8 @@ def repair(
         RunError: The work could not be done; nothing is published, but that files of a set without
             a manifest get their names one by one.
     """
+    check_value("dry_run", dry_run, bool)
+    check_value("trust_no_crc", trust_no_crc, bool)
     declared = declare(schema)
     options = DatasetOptions(
         map,

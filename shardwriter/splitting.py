@@ -20,6 +20,7 @@ from shardwriter.items.indices import item_indices
 from shardwriter.items.keys import key_notes
 from shardwriter.items.selection import Selection
 from shardwriter.notices import Notices, Notify
+from shardwriter.option_types import Seed, check_value
 from shardwriter.options import DatasetOptions, OnError, RunOptions, changed
 from shardwriter.progress_bar import writing_progress
 from shardwriter.sources import Source
@@ -229,6 +230,7 @@ def write_splits(
     wrong = dataset.keys() - (DatasetOptions.__dataclass_fields__.keys() - _GIVEN)
     if wrong:
         raise TypeError(f"write_splits() has no parameter {min(wrong)!r}")
+    check_value("split_seed", split_seed, Seed)
     wanted = parse_split_option(split)
     declared = declare(schema)
     run_options = changed(

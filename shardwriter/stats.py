@@ -14,6 +14,7 @@ from shardwriter.inspection.proving.scan import ScanOptions
 from shardwriter.inspection.proving.scan_pool import scan_files
 from shardwriter.inspection.report import SCHEMA, Report, SetReport
 from shardwriter.inspection.told.names import numbered_together
+from shardwriter.option_types import Positive, check_value
 from shardwriter.progress_bar import Reading, reading_progress
 from shardwriter.shards.locate import find_shard_sets
 from shardwriter.shards.shard_sets import ShardSet
@@ -53,6 +54,10 @@ def stats(
         StorageError: A file can not be read.
         WorkerDied: A process that reads has ended.
     """
+    check_value("check", check, Check)
+    check_value("features", features, bool)
+    check_value("label", label, str | None)
+    check_value("workers", workers, Positive | None)
     # A third of the time that `import shardwriter` would take, and only this needs it.
     from shardwriter.inspection.judge import judge
     from shardwriter.inspection.labels.label_scan import sequence_limit

@@ -44,6 +44,7 @@ FLOORS = {
         "formats.packing",
         "formats.zlib_blocks",
         "formats.canonical",
+        "option_types",
         "formats.json_shape",
         "formats.text",
         "images.headers",

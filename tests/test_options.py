@@ -8,6 +8,7 @@ import pickle
 
 import pytest
 
+import shardwriter as sw
 from shardwriter.errors import OptionError
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.options import SKIP, DatasetOptions, RunOptions
@@ -126,3 +127,100 @@ def test_skip_is_one_object_everywhere():
     assert copy.copy(SKIP) is SKIP
     assert repr(SKIP) == "SKIP"
     assert not SKIP
+
+
+WRONG = {
+    RunOptions: {
+        "overwrite": ["yes", 1, None],
+        "resume": ["yes", 0, ...],
+        "retry_errors": ["no"],
+        "workers": ["4", 0, -1, 2.0, True],
+        "item_timeout_s": ["1", 0, True],
+        "dali_index": ["idx"],
+        "log_dir": [b"logs", 3, ""],
+        "on_error": ["ignore", True, ["skip"]],
+        "mark_s": [True],
+    },
+    DatasetOptions: {
+        "limit": [2.5, "3", -1, 2**63],
+        "shuffle_seed": ["1", True, 1.0],
+        "order_seed": ["1", None],
+        "label": [3, b"label"],
+        "key": ["", 3],
+        "order": ["random", None],
+        "compression": ["bzip2", 3],
+        "deflate": ["fast"],
+        "images": [{"max_side": 3}, 512],
+        "indices": [[1, 2]],
+        "schema": ["x=int64", None],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (kind, name, value)
+        for kind, wrong in WRONG.items()
+        for name, values in wrong.items()
+        for value in values
+    ],
+)
+def test_a_value_of_another_type_is_refused_by_name(kind, name, value):
+    with pytest.raises(OptionError, match=f"^{name} is "):
+        kind(**{name: value})
+
+
+@pytest.mark.parametrize("kind", [RunOptions, DatasetOptions])
+def test_every_field_has_a_type_that_is_checked(kind):
+    """A hint that the check does not know would raise from it, or let everything pass."""
+    for field in dataclasses.fields(kind):
+        with pytest.raises(OptionError, match=f"^{field.name} is <object"):
+            kind(**{field.name: object()})
+
+
+def test_the_message_says_what_is_taken():
+    found = {}
+    for options in ({"overwrite": "yes"}, {"workers": 0}, {"on_error": "ignore"}):
+        with pytest.raises(OptionError) as caught:
+            RunOptions(**options)
+        found.update({name: str(caught.value) for name in options})
+    assert found == {
+        "overwrite": "overwrite is 'yes'\n  hint: give True or False",
+        "workers": "workers is 0\n  hint: give a whole number from 1 on or None",
+        "on_error": "on_error is 'ignore'\n  hint: give 'raise' or 'skip'",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[(name, value) for name in ("overwrite", "resume") for value in ("yes", 1)],
+        *[("num_shards", value) for value in ("4", True, 0, 2.0, 10**6)],
+        *[("workers", value) for value in ("4", 0)],
+        *[("limit", value) for value in (-1, 2.5)],
+        *[("shuffle_seed", "1"), ("progress", "yes")],
+    ],
+)
+def test_write_refuses_it_before_anything_is_done(tmp_path, name, value):
+    with pytest.raises(OptionError, match=f"{name}=? is"):
+        sw.write([{"x": 1}], tmp_path / "t", **{name: value})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda path: sw.write_splits([{"x": 1}], path, "a=0.5,b=0.5", split_seed="1"),
+        lambda path: sw.open_writer(f"{path}@1", overwrite="no").__enter__(),
+        lambda path: sw.write([{}], f"{path}@1", indices=[0], allow_duplicates="no"),
+        lambda path: sw.stats(path, features="all"),
+        lambda path: sw.stats(path, workers=0),
+        lambda path: sw.stats(path, check="all"),
+        lambda path: sw.open(path, decode="images"),
+        lambda path: sw.repair(path, path, dry_run="no"),
+    ],
+)
+def test_other_functions_refuse_it_too(tmp_path, act):
+    with pytest.raises(OptionError, match=" is "):
+        act(str(tmp_path / "t"))

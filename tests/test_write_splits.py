@@ -364,9 +364,9 @@ def test_another_split_is_another_job(tmp_path):
             Rows(broken=members("val")[-1]), tmp_path / "m", SPLIT, run=RunOptions(mark_s=0)
         )
     for other in ("train=0.7@3,val=0.3@2", "train=0.6@3,val=0.3@2,test=0.1@1"):
-        with pytest.raises(RunChanged, match=r"split= of sw\.write_splits"):
+        with pytest.raises(RunChanged, match="split= of "):
             sw.write_splits(Rows(), tmp_path / "m", other, resume=True)
-    with pytest.raises(RunChanged, match=r"split= of sw\.write_splits"):
+    with pytest.raises(RunChanged, match="split= of "):
         sw.write_splits(Rows(), tmp_path / "m", SPLIT, split_seed=1, resume=True)
 
 

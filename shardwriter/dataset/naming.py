@@ -14,10 +14,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from shardwriter.errors import OptionError
 from shardwriter.formats.compression import SUFFIXES, Compression
+from shardwriter.option_types import Bounds, check_value
 from shardwriter.tfds.names import MAX_TFDS_SHARDS, TfdsSplit, parse_tfds_out
 
 MAX_SHARDS: Final = 999_999
@@ -269,8 +270,7 @@ def parse_output(
     else:
         stem = base
     if num_shards is not None:
-        if not 1 <= num_shards <= MAX_SHARDS:
-            raise OptionError(f"{num_shards} shards: N is a number from 1 to {MAX_SHARDS:,}")
+        check_value("--shards", num_shards, Annotated[int, Bounds(1, MAX_SHARDS + 1)])
         if noted not in (None, num_shards):
             raise OptionError(f"{base!r} says {noted} shards and --shards says {num_shards}")
         noted = num_shards

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import OptionError
+from shardwriter.option_types import check_value
 
 _INT64_END = 1 << 63
 
@@ -67,6 +68,7 @@ def item_indices(values: Any, *, allow_duplicates: bool = False) -> ItemIndices:
     Raises:
         OptionError: Says which entry is no index, or stands there twice.
     """
+    check_value("allow_duplicates", allow_duplicates, bool)
     numbers = _integers(values)
     place = _first(numbers < 0)
     if place is not None:

@@ -25,6 +25,7 @@ from shardwriter.formats.compressed_writer import ZLIB_TAIL_BYTES
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.tfrecord import FRAME_BYTES, frame_header
 from shardwriter.indexing import open_index, read_rows, shard_compression
+from shardwriter.option_types import check_value
 from shardwriter.readers.core import Core
 from shardwriter.readers.dataset import Dataset
 from shardwriter.shards.frame_hops import hop_frames
@@ -74,6 +75,8 @@ def open_dataset(
         CorruptFile: There is no index to be used, and a shard that is damaged.
         StorageError: A file can not be read.
     """
+    for name, value in (("decode", decode), ("check", check), ("timings", timings)):
+        check_value(name, value, bool)
     started = monotonic()
     shard_set = find_one(os.fspath(path))
     shard_set.require_whole()

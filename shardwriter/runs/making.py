@@ -15,6 +15,7 @@ from shardwriter.errors import LawViolation, StorageError
 from shardwriter.formats import canonical
 from shardwriter.formats.packing import PLAIN, Packing
 from shardwriter.options import RunOptions
+from shardwriter.python_words import python_words
 from shardwriter.runs.publication import (
     check_output,
     finish_committed,
@@ -44,11 +45,25 @@ def claimed(
             if output.tfds is not None:
                 check_folder(run.storage, run.directory, output.tfds)
             yield run
-        except BaseException:  # Ctrl-C and SIGTERM are tidied up too
+        except BaseException as error:  # Ctrl-C and SIGTERM are tidied up too
             with suppress(StorageError):  # it would hide what has happened
-                if not is_committed(run) and not run.is_worth_keeping:
-                    run.discard()
+                if not is_committed(run):
+                    is_kept = run.is_worth_keeping
+                    if isinstance(error, KeyboardInterrupt):
+                        _note_what_is_kept(error, run, is_kept=is_kept)
+                    if not is_kept:
+                        run.discard()
             raise
+
+
+def _note_what_is_kept(error: KeyboardInterrupt, run: RunDirectory, *, is_kept: bool) -> None:
+    """Have the traceback of Ctrl-C in Python end with what there is; the commands say it too."""
+    if not hasattr(error, "add_note"):  # before Python 3.11
+        return
+    note = f"nothing of {run.name!r} was published"
+    if is_kept:
+        note += f"; what is done is kept in {run.path}: --resume goes on with it"
+    error.add_note(python_words(note))
 
 
 def finish(run: RunDirectory, outcome: Outcome, output: Output, **facts: Any) -> Manifest:
