@@ -20,6 +20,7 @@ from shardwriter.images.options import ImageOptions
 from shardwriter.items.fields import check_names
 from shardwriter.items.indices import ItemIndices
 from shardwriter.option_types import Bounds, Count, Positive, Seed, check_fields
+from shardwriter.reprs import options_repr
 from shardwriter.tfds.names import TfdsSplit
 
 EngineName = Literal["process", "serial"]
@@ -93,6 +94,8 @@ class DatasetOptions:
     images: ImageOptions | None = None
     names: tuple[str, ...] | None = None
     indices: ItemIndices | None = None
+
+    __repr__ = options_repr
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -169,6 +172,8 @@ class RunOptions:
     mark_s: Annotated[float, Bounds(0)] = 0.1
     checkpoint_bytes: Positive = 256 << 20
     log_dir: str | os.PathLike[str] | None = None
+
+    __repr__ = options_repr
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -45,6 +45,7 @@ FLOORS = {
         "formats.zlib_blocks",
         "formats.canonical",
         "option_types",
+        "reprs",
         "formats.json_shape",
         "formats.text",
         "images.headers",
