@@ -145,7 +145,7 @@ def test_without_a_schema_every_list_of_numbers_is_padded(tmp_path):
     batch = next(iter(ShardLoader(tmp_path / "t.tfrecord", 4, pad=0)))
     assert batch["tokens"].shape == (4, 5)
     assert batch["tokens/length"].tolist() == [2, 3, 4, 5]
-    assert batch["n"].tolist() == [1, 2, 3, 4]
+    assert batch["n"].tolist() == [[1], [2], [3], [4]]
 
 
 def test_what_a_map_returns_is_padded_by_name(texts):
@@ -199,7 +199,7 @@ def test_a_misspelt_option_names_the_one_that_is_meant(texts, wrong, meant):
 
 
 def test_the_first_line_of_a_rank_shows_the_way_out(texts):
-    with pytest.raises(sw.UnequalSteps, match="hint: .*uneven='drop'"):
+    with pytest.raises(sw.UnequalSteps, match=r"hint: .*uneven='drop'"):
         len(ShardLoader(texts, 2, world=5, rank=0))
 
 
