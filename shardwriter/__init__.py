@@ -48,7 +48,6 @@ from shardwriter.options import SKIP, RunOptions
 from shardwriter.push import open_sharded_writers, open_writer
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.opening import open_dataset
-from shardwriter.readers.opening import open_dataset as open  # noqa: A004
 from shardwriter.repair import repair
 from shardwriter.resharding.append import append
 from shardwriter.resharding.copies import merge, reshard
@@ -92,7 +91,6 @@ __all__ = [
     "loader_code",
     "masked_crc32c",
     "merge",
-    "open",
     "open_dataset",
     "open_sharded_writers",
     "open_writer",
@@ -110,6 +108,9 @@ __all__ = [
     "jpeg",
     "png",
 ]
+
+# Not in __all__: `from shardwriter import *` must not replace the builtin.
+open = open_dataset
 
 
 def __getattr__(name: str) -> Any:

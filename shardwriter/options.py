@@ -20,6 +20,7 @@ from shardwriter.images.options import ImageOptions
 from shardwriter.items.fields import check_names
 from shardwriter.items.indices import ItemIndices
 from shardwriter.option_types import Bounds, Count, Positive, Seed, check_fields
+from shardwriter.reprs import options_repr
 from shardwriter.table_options import TableOptions
 from shardwriter.tfds.names import TfdsSplit
 
@@ -96,6 +97,8 @@ class DatasetOptions:
     names: tuple[str, ...] | None = None
     indices: ItemIndices | None = None
     table: TableOptions | None = None
+
+    __repr__ = options_repr
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -174,6 +177,8 @@ class RunOptions:
     checkpoint_bytes: Positive = 256 << 20
     log_dir: str | os.PathLike[str] | None = None
     strict: bool = False
+
+    __repr__ = options_repr
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -53,6 +53,10 @@ class DatasetWriter:
         self.num_items = 0
         self.manifest: Manifest | None = None
 
+    def __repr__(self) -> str:
+        state = "being written" if self.manifest is None else "published"
+        return f"<DatasetWriter: {self.num_items:,} items, {state}>"
+
     def write(self, features: Mapping[str, Any] | SequenceExample | bytes) -> None:
         """Write the next record.
 

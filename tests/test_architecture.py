@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import subprocess
 import sys
 from functools import cache
@@ -45,6 +46,7 @@ FLOORS = {
         "formats.zlib_blocks",
         "formats.canonical",
         "option_types",
+        "reprs",
         "formats.json_shape",
         "formats.text",
         "images.headers",
@@ -214,7 +216,9 @@ FLOORS = {
         "readers.torch.batches",
         "readers.torch.columns",
         "readers.torch.datasets",
+        "readers.torch.images",
         "readers.torch.loader",
+        "readers.torch.padding",
         "readers.torch.options",
         "readers.torch.sending",
         "readers.torch.timings",
@@ -538,6 +542,14 @@ def test_a_star_import_gives_all_of_them():
     names = {}
     exec("from shardwriter import *", names)
     assert set(shardwriter.__all__) <= set(names)
+
+
+def test_a_star_import_replaces_no_builtin():
+    names = {}
+    exec("from shardwriter import *", names)
+    assert not set(shardwriter.__all__) & set(dir(builtins))
+    assert "open" not in names
+    assert shardwriter.open is shardwriter.open_dataset
 
 
 def test_all_names_are_those_that_the_face_imports():

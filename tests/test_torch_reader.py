@@ -12,7 +12,10 @@ from environments import PEERS, peers_python
 
 @pytest.mark.parametrize(
     "file",
-    ["torch_loader", "torch_faults", "torch_starts", "torch_states", "torch_ranks", "torch_shapes"],
+    [
+        *("torch_loader", "torch_faults", "torch_starts", "torch_states", "torch_ranks"),
+        *("torch_shapes", "torch_batches"),
+    ],
 )
 def test_the_readers_for_torch(file):
     environment = {

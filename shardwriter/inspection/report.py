@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from shardwriter.formats.text import clean
 from shardwriter.formats.tfrecord_reader import Check
 from shardwriter.inspection.balance import balance_json, balance_text, worst_balance
 from shardwriter.inspection.findings import Finding
 from shardwriter.inspection.proving.scan import FileScan, RecordSizes
+from shardwriter.reprs import html_table
 from shardwriter.shards.shard_sets import ShardSet
 
 SCHEMA: Final = "shardwriter.stats/1"
+_MAX_SHOWN: Final = 3
 _PROOF: Final = {"crc": "every CRC right", "length": "framing right", "none": "nothing proven"}
 
 
@@ -48,6 +51,20 @@ class SetReport:
         """Take a defect down."""
         self.findings.append(finding)
         self.num_defects += 1
+
+    def __repr__(self) -> str:
+        name = clean(repr(self.shard_set.name))
+        return (
+            f"<SetReport {name}: {self.sizes.count:,} records in {len(self.scans):,} files, "
+            f"{self.num_defects:,} defects, {len(self.notes):,} notes>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [("records", f"{self.sizes.count:,}"), ("files", f"{len(self.scans):,}")]
+        rows += [("defect", _finding_text(finding)) for finding in self.findings[:_MAX_SHOWN]]
+        rows += [("note", note) for note in self.notes[:_MAX_SHOWN]]
+        rows += [("features", ", ".join(sorted(self.features)))] if self.features else []
+        return html_table(self.shard_set.name, rows)
 
     @property
     def sizes(self) -> RecordSizes:
@@ -118,6 +135,17 @@ class Report:
 
     sets: list[SetReport]
     check: Check
+
+    def __repr__(self) -> str:
+        shown = [_finding_text(finding) for finding in self.findings[:_MAX_SHOWN]]
+        return f"<Report {clean(self.verdict)}" + "".join(f"\n  {line}" for line in shown) + ">"
+
+    def _repr_html_(self) -> str:
+        rows = [("bytes", f"{self.file_bytes:,}")]
+        rows += [("set", repr(each)) for each in self.sets[:_MAX_SHOWN]]
+        rows += [("defect", _finding_text(finding)) for finding in self.findings[:_MAX_SHOWN]]
+        rows += [("note", note) for note in self.notes[:_MAX_SHOWN]]
+        return html_table(self.verdict, rows)
 
     @property
     def scans(self) -> list[FileScan]:
@@ -206,6 +234,11 @@ class Report:
             ],
             "verdict": self.verdict,
         }
+
+
+def _finding_text(finding: Finding) -> str:
+    place = "" if finding.record_index is None else f", record {finding.record_index:,}"
+    return clean(f"{finding.kind}: {finding.path}{place}: {finding.detail}")
 
 
 def _merged(scans: Iterable[FileScan]) -> RecordSizes:

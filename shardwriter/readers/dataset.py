@@ -16,6 +16,7 @@ from shardwriter.dataset.permutation import Permutation
 from shardwriter.dataset.shares import Uneven, split_share
 from shardwriter.errors import DataError, OptionError
 from shardwriter.features.schema import FeatureSummary
+from shardwriter.features.schema_text import type_text
 from shardwriter.readers.core import Core
 from shardwriter.readers.rows import (
     Steps,
@@ -26,7 +27,9 @@ from shardwriter.readers.rows import (
     to_record,
     to_records,
 )
+from shardwriter.reprs import html_table
 
+_MAX_FEATURES_SHOWN: Final = 30
 PAD_KEY: Final = "is_pad"
 
 _WINDOW: Final = 1 << 10  # rows whose records are found at once, where that takes arrays
@@ -145,6 +148,15 @@ class Dataset:
         what = "examples" if self._decode else "payloads"
         steps = "".join(f", {_step_repr(step)}" for step in self._steps)
         return f"<Dataset {self.name!r}: {len(self):,} {what}{steps}>"
+
+    def _repr_html_(self) -> str:
+        types = {name: summary.type for name, summary in self.features.items()}
+        shown = list(types.items())[:_MAX_FEATURES_SHOWN]
+        rows: list[tuple[str, object]] = [("path", self.path), ("shards", f"{self.num_shards:,}")]
+        rows += [(name, type_text(of_type)) for name, of_type in shown]
+        if len(types) > len(shown):
+            rows.append(("...", f"{len(types) - len(shown):,} more features"))
+        return html_table(repr(self), rows)
 
     def source_index(self, row: int) -> int:
         """Return the item, counted in source order, that gave a record.

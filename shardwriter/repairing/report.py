@@ -12,9 +12,11 @@ import numpy as np
 from shardwriter.dataset.layout import Gaps, to_runs
 from shardwriter.dataset.naming import lost_file, manifest_file
 from shardwriter.formats import canonical
+from shardwriter.formats.text import clean
 from shardwriter.formats.tfrecord_reader import Defect
 from shardwriter.repairing.known import Known
 from shardwriter.repairing.survey import ShardSurvey
+from shardwriter.reprs import html_table
 
 SCHEMA: Final = "shardwriter.repair/1"
 
@@ -126,6 +128,13 @@ class RepairReport:
     is_lawful: bool
     is_dry_run: bool = False
     notes: Sequence[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"<RepairReport {clean(repr(self.name))} {clean(self.verdict)}>"
+
+    def _repr_html_(self) -> str:
+        rows = [("from", self.path), ("to", self.out), *(("note", note) for note in self.notes[:3])]
+        return html_table(self.verdict, rows)
 
     @property
     def num_records(self) -> int:

@@ -17,6 +17,8 @@ from shardwriter.engines.failures import pack_failure
 from shardwriter.errors import CallableError, FeatureError, OptionError, ShardwriterError
 from shardwriter.readers.epochs import EpochPlan, map_seed
 from shardwriter.readers.torch.columns import IS_PAD, tensors
+from shardwriter.readers.torch.images import decode_image, image_names, stacked
+from shardwriter.readers.torch.padding import Pad, Padding
 from shardwriter.readers.torch.sending import packed, send
 from shardwriter.worker import CURRENT, Worker
 
@@ -46,6 +48,8 @@ class BatchMaker:
         collate: Makes a batch of a list of samples. None: columns become tensors where there is no
             map, ``default_collate`` otherwise.
         timings: Measure the stages.
+        decode: ``"images"`` for pixels in the place of image files; None for what the file has.
+        pad: What lists of different lengths are padded with; None to leave them.
     """
 
     def __init__(
@@ -54,6 +58,8 @@ class BatchMaker:
         map: Callable[[Any], Any] | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         timings: bool = False,
+        decode: str | None = None,
+        pad: Pad | None = None,
     ) -> None:
         for name, value in (("map", map), ("collate", collate)):
             if value is not None and not callable(value):
@@ -62,6 +68,16 @@ class BatchMaker:
         self.map = map
         self.collate = collate
         self.timings = timings
+        if decode not in (None, "images"):
+            raise OptionError(f"decode is {decode!r}", hint="'images', or None")
+        if pad is not None and collate is not None:
+            raise OptionError(
+                "collate makes the batches, and pad= would pad none", hint="pad there"
+            )
+        self._images = () if decode is None else image_names(data)
+        self._padding = (
+            None if pad is None else Padding(pad, data, self._images, is_mapped=map is not None)
+        )
 
     @property
     def makes_columns(self) -> bool:
@@ -108,10 +124,17 @@ class BatchMaker:
             if self.makes_columns:
                 with clock.loading():
                     columns = self.data.columns(records)
+                if self._images:
+                    with clock.stage("images"):
+                        self._decode_columns(columns, records)
                 with clock.stage("collate"):
+                    features = self.data.features
+                    if self._padding is not None:
+                        made = self._padding.pad(columns)
+                        features = {n: f for n, f in features.items() if n not in made}
                     if plan.share.uneven == "pad":  # the rows of a view may be pads already
                         columns[IS_PAD] = is_pad | np.asarray(columns.get(IS_PAD, False), np.bool_)
-                    batch: Any = tensors(columns, self.data.features)
+                    batch: Any = tensors(columns, features)
             else:
                 samples = self._samples(plan, records, is_pad, at_hand, clock)
                 with clock.stage("collate"):
@@ -132,6 +155,7 @@ class BatchMaker:
     def mapped(self, records: NDArray[np.int64], seed: int, epoch: int) -> list[Any]:
         """Return records one by one, mapped: ``int64[k]`` of them."""
         samples: list[Any] = self.data.__getitems__(records)
+        self._decode_samples(samples, records)
         if self.map is None:
             return samples
         at_hand = np.full(3, NO_RECORD, np.int64)
@@ -147,6 +171,9 @@ class BatchMaker:
     ) -> list[Any]:
         with clock.loading():
             samples: list[Any] = self.data.__getitems__(records)
+        if self._images:
+            with clock.stage("images"):
+                self._decode_samples(samples, records)
         if plan.share.uneven == "pad":
             for sample, padding in zip(samples, is_pad.tolist(), strict=True):
                 sample[IS_PAD] = padding or bool(sample.get(IS_PAD))
@@ -160,6 +187,27 @@ class BatchMaker:
                 if isinstance(sample, dict):
                     sample.setdefault(IS_PAD, padding)
         return mapped
+
+    def _decode_columns(self, columns: dict[str, Any], records: NDArray[np.int64]) -> None:
+        for name in self._images:
+            if name in columns:
+                files = list(columns[name])
+                columns[name] = stacked(
+                    [self._decoded(name, *both) for both in zip(files, records, strict=True)]
+                )
+
+    def _decode_samples(self, samples: list[Any], records: NDArray[np.int64]) -> None:
+        for sample, record in zip(samples, records, strict=True):
+            for name in self._images:
+                if name in sample:
+                    sample[name] = self._decoded(name, sample[name], record)
+
+    def _decoded(self, name: str, data: Any, record: np.int64) -> Any:
+        try:
+            return decode_image(name, data)
+        except FeatureError as error:
+            self._place(error, int(record))
+            raise
 
     def _mapped(
         self, samples: list[Any], records: list[int], seed: int, at_hand: NDArray[np.int64]
@@ -214,7 +262,18 @@ class BatchMaker:
     def _collated(self, samples: list[Any]) -> Any:
         if self.collate is not None:
             return self.collate(samples)
-        return samples if self.map is None else _default_collated(samples)
+        return samples if self.map is None else _default_collated(self._padded(samples))
+
+    def _padded(self, samples: list[Any]) -> list[Any]:
+        if self._padding is None or not all(isinstance(sample, dict) for sample in samples):
+            return samples
+        names = {name for sample in samples for name in sample} & self._padding.values.keys()
+        columns = {name: [sample.get(name) for sample in samples] for name in names}
+        self._padding.pad(columns)
+        return [
+            {**sample, **{name: column[row] for name, column in columns.items()}}
+            for row, sample in enumerate(samples)
+        ]
 
 
 def _default_collated(samples: list[Any]) -> Any:

@@ -37,11 +37,11 @@ def tensors(
 
 def _column(name: str, column: Any, feature: FeatureSummary | None) -> Any:
     if isinstance(column, np.ndarray):
-        if not _is_number(column):
+        if not is_number(column):
             return column.tolist()
         batch = _tensor(column)
         return list(batch.unbind()) if feature is not None and varies(feature) else batch
-    values = [_tensor(value) if _is_number(value) else value for value in column]
+    values = [_tensor(value) if is_number(value) else value for value in column]
     if feature is None:
         shapes = {tuple(v.shape) for v in values if isinstance(v, torch.Tensor)}
         if len(shapes) > 1:
@@ -55,7 +55,8 @@ def varies(feature: FeatureSummary) -> bool:
     return shape is None or None in shape
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value is an array, or one value of it, that a tensor can hold."""
     if not isinstance(value, np.ndarray | np.generic):
         return False
     return value.dtype.kind in _NUMBERS or value.dtype.name == "bfloat16"

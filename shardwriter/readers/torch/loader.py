@@ -16,10 +16,11 @@ ahead can not make a state wrong, and every rank takes the same steps (see
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from torch.utils.data import DataLoader, SequentialSampler
 
@@ -46,6 +47,7 @@ from shardwriter.readers.torch.workers import (
     record_at_hand,
     worker_name,
 )
+from shardwriter.reprs import html_table
 
 _RECORDS_TOLD: Final = 4
 
@@ -77,6 +79,15 @@ class ShardLoader(DataLoader[Any]):
         map: Called on every example; what it returns is collated.
         collate: Makes a batch of a list of samples. None: see above, and ``default_collate`` of
             what a map returned.
+        decode: ``"images"``: features that the schema knows as images come as pixels, decoded by
+            Pillow where the batches are made: ``uint8[b, height, width, channels]`` where all
+            images of the batch have one size, else a list of ``uint8[height, width, channels]``.
+            A map is given the array of its image.
+        pad: Pad features whose length varies to the longest of the batch, with this number, or
+            with that of each feature in a mapping: ``pad=0``, ``pad={"tokens": -1}``. They become
+            one tensor, and ``NAME/length`` has the lengths (``int64[b]``; ``int64[b, d]`` of d
+            axes); a record without the feature has length 0. Images of ``decode`` are padded as
+            well. With a map it names features of what the map returns.
         drop_last: Leave out the last batch if it has less.
         rank: This rank. None: of ``torch.distributed`` where it is initialised, else the
             environment's ``RANK``; found again whenever an iterator is made.
@@ -114,13 +125,15 @@ class ShardLoader(DataLoader[Any]):
         world: int | None = None,
         num_workers: int = 0,
         timings: bool = False,
+        decode: Literal["images"] | None = None,
+        pad: float | Mapping[str, float] | None = None,
         start_timeout_s: float | None = None,
         item_timeout_s: float | None = None,
         **options: Any,
     ) -> None:
         if isinstance(options.get("sampler"), SequentialSampler):
             shuffle = False  # Lightning makes the loader again so, to overfit some batches
-        options = torch_options(options)
+        options = torch_options(options, inspect.signature(ShardLoader.__init__).parameters)
         limits = Limits(start_timeout_s, item_timeout_s)
         if limits != Limits() and not num_workers:
             raise OptionError(
@@ -129,7 +142,7 @@ class ShardLoader(DataLoader[Any]):
             )
         if not isinstance(data, Dataset):
             data = open_dataset(data, timings=timings)
-        maker = BatchMaker(data, map, collate, timings)
+        maker = BatchMaker(data, map, collate, timings, decode, pad)
         if uneven == "pad":
             maker.check_pads()
         epochs = EpochOptions(
@@ -138,7 +151,7 @@ class ShardLoader(DataLoader[Any]):
         self._progress = Progress(epochs)
         # Under the names of the arguments: Lightning makes a loader like this one to predict.
         self.data, self.shuffle, self.seed, self.uneven = data, shuffle, seed, uneven
-        self.map, self.collate = map, collate
+        self.map, self.collate, self.decode, self.pad = map, collate, decode, pad
         self.rank, self.world = rank, world
         self.start_timeout_s, self.item_timeout_s = start_timeout_s, item_timeout_s
         self._ranks, self._is_rank_told = find_rank(rank, world), False
@@ -163,6 +176,17 @@ class ShardLoader(DataLoader[Any]):
             UnequalSteps: As iterating would.
         """
         return self._progress.num_steps(find_rank(self.rank, self.world))
+
+    def __repr__(self) -> str:
+        told = {"shuffle": self.shuffle, "uneven": self.uneven, "num_workers": self.num_workers}
+        more = "".join(f", {name}={value!r}" for name, value in told.items() if value)
+        what = f"{len(self.data):,} records, batch_size={self.batch_size}{more}"
+        return f"<ShardLoader {self.data.name!r}: {what}>"
+
+    def _repr_html_(self) -> str:
+        shown = ("batch_size", "shuffle", "seed", "uneven", "drop_last", "num_workers", "epoch")
+        rows = [(name, getattr(self, name)) for name in shown]
+        return html_table(repr(self), [("data", repr(self.data)), *rows])
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch; see the class for which one that is."""

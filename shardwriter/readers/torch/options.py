@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 from torch.utils.data import DataLoader, SequentialSampler
@@ -50,16 +51,25 @@ class BatchNumbers(DistributedSampler[Task]):
         self._progress.set_epoch(epoch)
 
 
-def torch_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def torch_options(options: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, Any]:
     """Return the options that are handed to torch.
 
     Those that a loader has set itself are left out where it is made again of its attributes.
+
+    Args:
+        options: What the loader was given beside its own.
+        own: The loader's own: a name that is neither may be meant as one of them.
+
+    Raises:
+        OptionError: There is no such option, or it is not the caller's to give.
     """
     known = inspect.signature(DataLoader.__init__).parameters
     kept = {}
     for name, value in options.items():
         if name not in known:
-            raise OptionError(f"there is no option {name!r}", hint="see help(ShardLoader)")
+            near = get_close_matches(name, [*own, *(known.keys() - _OURS.keys())], 1)
+            hint = f"did you mean {near[0]}=?" if near else "see help(ShardLoader)"
+            raise OptionError(f"ShardLoader has no option {name!r}", hint=hint)
         if name not in _OURS:
             kept[name] = value
         elif not (value is known[name].default or value is as_it_is or isinstance(value, _MADE)):

@@ -16,7 +16,8 @@ class LoaderTimings:
         elapsed_s: From the first batch that was asked for to the last that came, over all epochs.
         num_batches: How many came.
         workers: For each worker its stages: ``read``, ``check``, ``decode`` (all of them ``read``
-            where the dataset was not opened with ``timings``), ``map``, ``collate``.
+            where the dataset was not opened with ``timings``), ``images`` (decoded),
+            ``map``, ``collate``.
     """
 
     wait_s: float
