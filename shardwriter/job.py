@@ -86,6 +86,8 @@ class Job:
         items = ItemEncoder(
             self.source, self.options, self.num_shards, worker, watch, skip_errors=skip_errors
         )
+        if kept.standing is not None:
+            items.standing = kept.standing.record
         if kept.learnt is not None:
             items.encoder.expect(Learnt.from_state(kept.learnt, self.num_shards), kept.counted)
         return items

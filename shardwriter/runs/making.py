@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ from shardwriter.runs.publication import (
     write_index,
 )
 from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.shapes import Retry
 from shardwriter.storage import LocalStorage, Storage
 from shardwriter.tfds.folder import check_folder
 
@@ -73,6 +74,7 @@ def prepared(
     packing: Packing = PLAIN,
     dali: bool = False,
     hint: str | None = None,
+    retries: Sequence[Retry] = (),
 ) -> Manifest:
     """Hold the counts against the law, write the index, and return the manifest.
 
@@ -104,5 +106,8 @@ def prepared(
         order,
         outcome.schema,
         outcome.labels,
-        {} if output.tfds is None else {"tfds": output.tfds.to_json()},
+        {
+            **({"retries": list(retries)} if retries else {}),
+            **({} if output.tfds is None else {"tfds": output.tfds.to_json()}),
+        },
     )
