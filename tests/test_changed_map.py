@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -55,12 +56,8 @@ def code(tmp_path, monkeypatch):
     def write(text):
         (tmp_path / "code" / "mended_map.py").write_text(text)
         sys.modules.pop("mended_map", None)
-        __import__("importlib").invalidate_caches()
-        return (
-            sw.load_callable("mended_map:look", "--map")
-            if hasattr(sw, "load_callable")
-            else (__import__("mended_map").look)
-        )
+        importlib.invalidate_caches()
+        return importlib.import_module("mended_map").look
 
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield write
@@ -68,11 +65,8 @@ def code(tmp_path, monkeypatch):
 
 
 def write(folder, function, source=None, **more):
-    run = {
-        name: more.pop(name)
-        for name in ("accept_changed_map", "retry_errors", "mark_s")
-        if name in more
-    }
+    names = ("accept_changed_map", "retry_errors", "mark_s")
+    run = {name: more.pop(name) for name in names if name in more}
     return sw.write(
         Items() if source is None else source,
         folder / more.pop("out", "t@4"),
@@ -113,11 +107,10 @@ def test_only_failed_items_are_made_by_the_changed_map(tmp_path, code, out, work
     assert sw.stats(str(tmp_path / "out")).num_defects == 0
     # Now the dataset is of the job with the new map.
     notes = []
-    again = write(
-        tmp_path / "out", code(NEW), out=out, resume=True, notify=notes.append, source=source
-    )
+    more = {"out": out, "source": source, "notify": notes.append}
+    again = write(tmp_path / "out", code(NEW), resume=True, **more)
     assert again == made
-    assert notes == ["nothing to do: 't' is finished, and of this job"]
+    assert notes[-1] == "nothing to do: 't' is finished, and of this job"
 
 
 def test_without_the_option_it_is_refused_and_named(tmp_path, code):
@@ -212,10 +205,10 @@ def test_an_unfinished_run_says_how_to_come_there(tmp_path, code):
     )
     with pytest.raises((CallableError, KeyboardInterrupt)):
         sw.write(
-            Items(), tmp_path / "t@4", map=code(text), on_error="skip",
+            Items(), tmp_path / "t@4", map=code(text), label="label", on_error="skip",
             run=RunOptions(on_error="skip", mark_s=0),
         )  # fmt: skip
     assert Path(tmp_path / ".t.partial").exists()
     with pytest.raises(RunChanged, match=r"[0-9a-f]{12}\.\.\. then") as caught:
         retry(tmp_path, code(NEW))
-    assert "--accept-changed-map" in caught.value.hint or "label" in caught.value.message
+    assert "then --retry-errors --accept-changed-map" in caught.value.hint
