@@ -93,6 +93,8 @@ class Job:
             skip_errors=skip_errors,
             strict=strict,
         )
+        if kept.standing is not None:
+            items.standing = kept.standing.record
         if kept.learnt is not None:
             items.encoder.expect(Learnt.from_state(kept.learnt, self.num_shards), kept.counted)
         return items

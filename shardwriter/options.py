@@ -145,6 +145,9 @@ class RunOptions:
             nothing where its dataset is finished.
         retry_errors: The same, and items that gave an error are tried again; of a finished dataset
             too.
+        accept_changed_map: With ``retry_errors``, of a finished dataset: the map may be another one
+            than that which made it. Records that stand are kept, and the items that gave an error
+            are made by the new one; the manifest says which.
         on_error: What becomes of an item that gives an error: ``raise`` ends the run, ``skip``
             leaves a gap and an entry in the ledger.
         max_errors: How many items may be skipped so; None for any number.
@@ -166,6 +169,7 @@ class RunOptions:
     overwrite: bool = False
     resume: bool = False
     retry_errors: bool = False
+    accept_changed_map: bool = False
     on_error: OnError = "raise"
     max_errors: Count | None = None
     engine: EngineName = "process"
@@ -186,6 +190,11 @@ class RunOptions:
             raise OptionError(
                 "a run is gone on with or written over, not both",
                 hint="leave one of --resume and --overwrite off",
+            )
+        if self.accept_changed_map and not self.retry_errors:
+            raise OptionError(
+                "a changed map is accepted for items that gave an error",
+                hint="add --retry-errors, or leave --accept-changed-map off",
             )
         if self.max_errors is not None and self.on_error != "skip":
             raise OptionError(

@@ -246,6 +246,7 @@ def _make(
         order=job.order_json(),
         packing=job.packing,
         dali=run_options.dali_index or kept.dali_index,
+        retries=kept.retries,
     )
     return _Made(task, manifest, outcome)
 

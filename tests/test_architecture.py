@@ -133,6 +133,7 @@ FLOORS = {
         "runs.lock",
         "runs.own_files",
         "runs.shapes",
+        "runs.standing",
         "runs.rundir",
         "runs.recovery",
         "runs.publication",

@@ -128,6 +128,14 @@ def write(
         bool,
         typer.Option("--retry-errors", help="The same, and try again the items that were skipped."),
     ] = False,
+    accept_changed_map: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changed-map",
+            help="With --retry-errors: the map was changed; keep all records, and make those of "
+            "the skipped items with it.",
+        ),
+    ] = False,
     overwrite: OverwriteOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")
@@ -224,6 +232,7 @@ def write(
             overwrite=overwrite,
             resume=resume,
             retry_errors=retry_errors,
+            accept_changed_map=accept_changed_map,
             on_error=on_error.value,
             max_errors=max_errors,
             engine=engine.value,

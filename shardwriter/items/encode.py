@@ -54,7 +54,10 @@ class ItemEncoder:
 
     Attributes:
         counted_to: Records of the items in front of this one are counted in what was learnt.
+        standing: Returns the record of an item that has one already; None for items to make.
     """
+
+    standing: Callable[[int], bytes | None] | None = None
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class ItemEncoder:
             ShardwriterError: With the item's index and key.
         """
         is_kept = self._map is None and self._edit is None
-        takes_blocks = is_kept and self.encoder.takes_blocks
+        takes_blocks = is_kept and self.encoder.takes_blocks and self.standing is None
         if takes_blocks and isinstance(self._source, ColumnSource):
             yield from self._in_blocks(self._source, iter(items))
             return
@@ -141,6 +144,10 @@ class ItemEncoder:
     ) -> bytes | None:
         """Return the record of one item, or None where the map skipped it."""
         self.worker.slot[0] = item_index
+        if self.standing is not None:
+            record = self.standing(item_index)
+            if record is not None:
+                return record
         token = CURRENT.set(self.worker)
         try:
             features = self._load(load or self._source.load, item)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from shardwriter.data_warnings import DataWarnings, from_manifest
 from shardwriter.dataset.index import Index
@@ -17,7 +17,7 @@ from shardwriter.errors import ManifestError, OutputExists
 from shardwriter.features.labels import LabelCounts
 from shardwriter.features.learnt import Learnt
 from shardwriter.features.schema import learnt_from_json
-from shardwriter.formats import canonical
+from shardwriter.formats import canonical, json_shape
 from shardwriter.job import Job
 from shardwriter.options import RunOptions
 from shardwriter.runs.kept import Kept
@@ -26,8 +26,12 @@ from shardwriter.runs.record_checks import check_now, check_stable, some_records
 from shardwriter.runs.recovery import kept_of, without_errors
 from shardwriter.runs.run_facts import run_facts
 from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.shapes import Retry
 from shardwriter.runs.snapshot import Base
+from shardwriter.runs.standing import StandingRecords
 from shardwriter.sources import RecordSource
+
+_CODE: Final = "an option that decides bytes, or code,"
 
 
 def take_finished(
@@ -48,28 +52,40 @@ def take_finished(
         TooManyErrors: More of its items gave an error than may.
     """
     check_stable(job)
-    _check_job(job, run, manifest)
+    errors = read_ledger(run)
+    is_changed = _check_job(job, run, manifest, run_options, has_errors=bool(errors))
     _check_files(run, manifest)
     retry = run_options.retry_errors
-    errors = read_ledger(run)
-    num_records = {shard: sealed.num_records for shard, sealed in enumerate(manifest.shards)}
-    checks = some_records(job, run, num_records, manifest.gaps, is_finished=True)
-    if job.selection.random_access:
-        check_now(job, checks)
+    retries = retries_of(manifest)
+    checks = {}
+    if not (is_changed or retries):  # else records stand that other code has made
+        num_records = {shard: sealed.num_records for shard, sealed in enumerate(manifest.shards)}
+        checks = some_records(job, run, num_records, manifest.gaps, is_finished=True)
+        if job.selection.random_access:
+            check_now(job, checks)
     if not retry or not errors:
+        if is_changed:
+            notify("no item of it gave an error, so nothing is made with the changed map")
         ErrorBudget(run_options, Kept(job.num_shards, errors=errors)).check()
         if retry and manifest.gaps and not os.path.exists(_ledger_path(run)):
             notify(f"there is no {ledger_file(run.name)}, so no item is known to have failed")
         if run_options.dali_index and not has_dali(run, manifest):
             notify("`shardwriter index --idx` makes the .idx files of a dataset that is finished")
         return manifest
-    begin(run, run_facts(job))
+    if is_changed:
+        retries.append({"items": to_runs(sorted(errors)), "job": manifest.job})
+    told = {"retries": retries} if retries else {}
+    begin(run, {**run_facts(job), "standing_job": manifest.job, **told})
     shards = {index % job.num_shards for index in errors}
     notify(
         f"{len(errors):,} items are tried again; {len(shards):,} of {job.num_shards:,} shards are "
         "written again"
     )
-    kept = _try_again(job, run, manifest, errors)
+    kept = replace(
+        _try_again(job, run, manifest, errors),
+        standing=StandingRecords(run.directory, manifest, errors),
+        retries=retries,
+    )
     return kept if job.selection.random_access else replace(kept, checks=checks)
 
 
@@ -85,19 +101,52 @@ def what_differs(job: Job, manifest: Manifest) -> str | None:
     }
     before = [manifest.pattern.template, manifest.compression, manifest.order, manifest.source]
     differs = [what for (what, new), old in zip(now.items(), before, strict=True) if new != old]
-    return differs[0] if differs else "an option that decides bytes, or code,"
+    return differs[0] if differs else _CODE
 
 
-def _check_job(job: Job, run: RunDirectory, manifest: Manifest) -> None:
+def retries_of(manifest: Manifest) -> list[Retry]:
+    """Return what a manifest tells of items that other code has made again."""
+    try:
+        return list(json_shape.check(manifest.metadata.get("retries", []), list[Retry]))
+    except ValueError:
+        return []
+
+
+def _check_job(
+    job: Job,
+    run: RunDirectory,
+    manifest: Manifest,
+    run_options: RunOptions,
+    *,
+    has_errors: bool,
+) -> bool:
+    """Refuse the dataset of another job; return whether it is accepted that its map was changed."""
     what = what_differs(job, manifest)
     if what is None:
-        return
+        return False
+    accept = "--retry-errors --accept-changed-map"
+    can_accept = what == _CODE and job.options.map is not None
+    if can_accept and run_options.accept_changed_map:
+        if job.num_items in (None, manifest.num_items):
+            return True
+        raise OutputExists(
+            f"a dataset {run.name!r} is there already, of {manifest.num_items:,} items, and there "
+            f"are {job.num_items:,} now: more than the map was changed",
+            path=os.path.join(run.directory, manifest.pattern.manifest_file),
+            hint="give the options that it was written with; or --overwrite replaces it",
+        )
     raise OutputExists(
         f"a dataset {run.name!r} is there already, and it is of another job: {what} is not what it "
         "was",
         path=os.path.join(run.directory, manifest.pattern.manifest_file),
         hint="--overwrite replaces it once the new one is whole"
-        + ("; a source that was mended is another source" if what == "the source" else ""),
+        + ("; a source that was mended is another source" if what == "the source" else "")
+        + (
+            f"; where only the code of --map was changed, {accept} keeps its records and makes the "
+            "items that gave an error"
+            if can_accept and has_errors
+            else ""
+        ),
     )
 
 

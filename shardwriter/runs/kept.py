@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from shardwriter.dataset.layout import Gaps
 from shardwriter.dataset.manifest import SealedShard
 from shardwriter.formats.tfrecord import FRAME_BYTES, NOTHING_WRITTEN, Written
+from shardwriter.runs.shapes import Retry
+from shardwriter.runs.standing import StandingRecords
 
 _NEVER: Final = np.iinfo(np.int64).max
 
@@ -61,6 +63,8 @@ class Kept:
         dali_index: Whether .idx files stand in place already, and go with the others.
         checks: Size and CRC-32C of records that stand, by item: some of a source that is read from
             its first item on are held against these.
+        standing: Records of a finished dataset that are taken as they are.
+        retries: What the manifest tells of items that other code has made again.
     """
 
     num_shards: int
@@ -74,6 +78,8 @@ class Kept:
     num_items: int | None = None
     dali_index: bool = False
     checks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    standing: StandingRecords | None = None
+    retries: Sequence[Retry] = ()
 
     @cached_property
     def is_nothing(self) -> bool:

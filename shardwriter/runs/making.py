@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -24,6 +24,7 @@ from shardwriter.runs.publication import (
     write_index,
 )
 from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.shapes import Retry
 from shardwriter.storage import LocalStorage, Storage
 from shardwriter.tfds.folder import check_folder
 
@@ -89,6 +90,7 @@ def prepared(
     packing: Packing = PLAIN,
     dali: bool = False,
     hint: str | None = None,
+    retries: Sequence[Retry] = (),
 ) -> Manifest:
     """Hold the counts against the law, write the index, and return the manifest.
 
@@ -121,6 +123,7 @@ def prepared(
         outcome.schema,
         outcome.labels,
         {
+            **({"retries": list(retries)} if retries else {}),
             **({} if output.tfds is None else {"tfds": output.tfds.to_json()}),
             **to_manifest(outcome.warnings),
         },

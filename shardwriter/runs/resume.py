@@ -45,4 +45,6 @@ def _may_be_replaced(run: RunDirectory, job: Job) -> bool:
         facts = run.facts()
     except StorageError:
         return False
+    if "standing_job" in facts:
+        return False  # it keeps the records that are there
     return facts.get("replaces") is not None and facts.get("job") == job.digest()

@@ -117,7 +117,7 @@ class BaseLine(TypedDict):
 class Retry(TypedDict):
     """Items that were made again with other code; see ``metadata.retries`` of a manifest."""
 
-    items: list[tuple[Count, Count]]
+    items: list[Annotated[list[Count], Meta(min_length=2, max_length=2)]]
     job: str
 
 
@@ -138,6 +138,7 @@ class RunFacts(_RunFormat, total=False):
     replaces: tuple[str, Count] | None
     retries: list[Retry]
     source: dict[str, Any]
+    standing_job: str
     writes_final_names: bool
 
 

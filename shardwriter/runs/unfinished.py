@@ -7,18 +7,24 @@ difference is refused with its name.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from shardwriter.errors import RunChanged, SchemaConflict
 from shardwriter.formats import canonical
+from shardwriter.formats.text import clean
 from shardwriter.job import Job
 from shardwriter.options import RunOptions
+from shardwriter.runs.finished import read_ledger
 from shardwriter.runs.kept import Kept
+from shardwriter.runs.publication import finished
 from shardwriter.runs.record_checks import check_now, check_stable, some_records
 from shardwriter.runs.recovery import recover
 from shardwriter.runs.rundir import RunDirectory
+from shardwriter.runs.shapes import RunFacts
+from shardwriter.runs.standing import StandingRecords
 
 _NAMES: Final = {
     "compression": "the compression",
@@ -33,6 +39,7 @@ _NAMES: Final = {
     "order": "--order, --key, --split, --shuffle or --seed",
     "schema": "--schema",
 }
+_HASH: Final = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 _OVERWRITE: Final = "--overwrite discards the run and starts again"
 _START_AGAIN: Final = f"put it back as it was, or {_OVERWRITE}"
 
@@ -64,7 +71,8 @@ def go_on(
             path=run.path,
             hint=f"resume it with Beam; or {_OVERWRITE}",
         )
-    check_same(run.facts(), facts)
+    before = run.facts()
+    check_same(before, facts)
     label = job.record_encoder().labels.feature
     try:
         kept = recover(
@@ -80,9 +88,12 @@ def go_on(
         # A map that is mended does not mend the records that stand in the shards.
         error.hint = f"what the run has written so far has both: {_OVERWRITE}"
         raise
-    num_records = {shard: sealed.num_records for shard, sealed in kept.sealed.items()}
-    num_records |= {shard: written.num_records for shard, written in kept.growing.items()}
-    checks = some_records(job, run, num_records, kept.gaps)
+    kept = replace(kept, standing=_standing(run, before), retries=before.get("retries", []))
+    checks = {}
+    if not kept.retries:  # else records stand that other code has made
+        num_records = {shard: sealed.num_records for shard, sealed in kept.sealed.items()}
+        num_records |= {shard: written.num_records for shard, written in kept.growing.items()}
+        checks = some_records(job, run, num_records, kept.gaps)
     if job.selection.random_access:
         check_now(job, checks)
     else:
@@ -90,6 +101,24 @@ def go_on(
     for note in _told(job, kept):
         notify(note)
     return kept
+
+
+def _standing(run: RunDirectory, facts: RunFacts) -> StandingRecords | None:
+    """Return the records that a run keeps of the dataset that it replaces; None for other runs.
+
+    Raises:
+        RunChanged: That dataset is no longer there.
+    """
+    if "standing_job" not in facts:
+        return None
+    manifest = finished(run)
+    if manifest is None or manifest.job != facts["standing_job"]:
+        raise RunChanged(
+            f"the dataset {run.name!r}, whose failed items were tried again, is no longer there",
+            path=run.path,
+            hint=_OVERWRITE,
+        )
+    return StandingRecords(run.directory, manifest, read_ledger(run))
 
 
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -106,9 +135,13 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     now = canonical.loads(canonical.dumps(dict(now)))
     for part in ("options", "source", "plan", "job"):
         for field, old, new in _differences(before.get(part), now.get(part), (part,)):
-            raise RunChanged(
-                f"{_what(field)}: {_phrase(old)} then, {_phrase(new)} now", hint=_START_AGAIN
-            )
+            hint = _START_AGAIN
+            if field[:2] == ("options", "map") and old and new:
+                hint = (
+                    "put it back and finish the run; then --retry-errors --accept-changed-map "
+                    f"makes the items that gave an error with the changed map. Or {_OVERWRITE}"
+                )
+            raise RunChanged(f"{_what(field)}: {_phrase(old)} then, {_phrase(new)} now", hint=hint)
 
 
 def _differences(
@@ -125,7 +158,7 @@ def _differences(
 def _what(field: tuple[str, ...]) -> str:
     """Name a field of run.json as a person knows it, and as it stands there."""
     part, *rest = field
-    path = ".".join(field)
+    path = clean(".".join(field))
     if part == "source":
         return f"the source is not what it was when the run began ({path})"
     if part == "options" and rest and rest[0] in _NAMES:
@@ -135,7 +168,7 @@ def _what(field: tuple[str, ...]) -> str:
 
 
 def _phrase(value: Any) -> str:
-    text = canonical.dumps(value).strip()
+    text = _HASH.sub(r"\1...", canonical.dumps(value).strip())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
