@@ -394,3 +394,24 @@ def test_numbers_that_are_too_large(table: Path) -> None:
     done = run("write", table, "t@2", "--limit", 10**25, cwd=table.parent)
     assert done.returncode == 2
     assert "limit" in done.stderr
+
+
+def test_what_libraries_behind_urls_log_is_shown_with_verbose_only(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import logging\n"
+        "def items():\n"
+        "    logging.getLogger('apache_beam.io').warning('noise of the source')\n"
+        "    return [{'x': i} for i in range(4)]\n"
+        "def mapped(features):\n"
+        "    logging.getLogger('apache_beam.io').warning('noise of a worker')\n"
+        "    logging.getLogger('mine').warning('a word of mine')\n"
+        "    return features\n"
+    )
+    arguments = ["write", "mine:items", "t@2", "--map", "mine:mapped", "-j", "2", "--overwrite"]
+    quiet = run(*arguments, cwd=tmp_path)
+    assert quiet.returncode == 0, quiet.stderr
+    assert "noise" not in quiet.stderr
+    assert "a word of mine" in quiet.stderr
+    verbose = run(*arguments, "-v", cwd=tmp_path)
+    assert "noise of the source" in verbose.stderr
+    assert "noise of a worker" in verbose.stderr

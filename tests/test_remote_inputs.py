@@ -403,6 +403,34 @@ def test_a_url_whose_file_system_is_not_there():
         inputs_for("nowhere://x").exists("nowhere://x/y")
 
 
+@pytest.mark.parametrize("scheme", ["http", "https", "ftp"])
+@pytest.mark.parametrize("beam", ["with", "without"])
+def test_web_addresses_are_to_be_downloaded(monkeypatch, scheme, beam):
+    if beam == "without":
+        monkeypatch.setitem(sys.modules, "apache_beam.io.filesystems", None)
+    for ask in (open_source, lambda path: find_shard_sets([path])):
+        with pytest.raises(OptionError, match="can not be read") as caught:
+            ask(f"{scheme}://host/a b.csv")
+        assert caught.value.hint.endswith(f"curl -LO '{scheme}://host/a b.csv'")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "package", "client", "extra"),
+    [
+        ("s3", "boto3", "aws.clients.s3.boto3_client.boto3", "aws"),
+        ("azfs", "azure.storage.blob", "azure.blobstorageio.AZURE_DEPS_INSTALLED", "azure"),
+    ],
+)
+def test_without_the_package_of_a_store(monkeypatch, scheme, package, client, extra):
+    pytest.importorskip("apache_beam", reason="Beam is not installed")
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(f"apache_beam.io.{client}", None)
+    for ask in (open_source, lambda path: find_shard_sets([path])):
+        with pytest.raises(MissingExtra) as caught:
+            ask(f"{scheme}://bucket/folder/x.csv")
+        assert caught.value.hint == f'pip install "apache-beam[{extra}]"'
+
+
 @pytest.mark.parametrize(("scheme", "extra"), [("gs", "gcp"), ("s3", "beam")])
 def test_without_beam(monkeypatch, scheme, extra):
     monkeypatch.setitem(sys.modules, "apache_beam.io.filesystems", None)

@@ -6,12 +6,14 @@ All text that a command prints outside of tables goes through :func:`say`, :func
 
 from __future__ import annotations
 
+import logging
 import signal
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from signal import SIGHUP, SIGINT, SIGTERM
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -24,6 +26,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show tracebacks with errors.")
 ]
+
+
+_LIBRARIES: Final = ("apache_beam", "azure", "boto3", "botocore", "google", "hdfs", "urllib3")
 
 
 class Terminated(KeyboardInterrupt):
@@ -64,6 +69,8 @@ def reported(
         verbose: Show the traceback of our own errors too.
         left: Says what a command that was stopped has left behind; None where that is nothing.
     """
+    if not verbose:
+        _quiet_libraries()
     try:
         yield
     except ShardwriterError as error:
@@ -83,6 +90,13 @@ def reported(
         typer.echo(clean(f"interrupted{what}"), err=True)
         number = error.signal_number if isinstance(error, Terminated) else SIGINT
         raise typer.Exit(128 + number) from None
+
+
+def _quiet_libraries() -> None:
+    """Have the libraries behind URLs log errors only: what concerns the user is reported by us."""
+    for name in _LIBRARIES:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})\b")
 
 
 def _told_by(left: Callable[[], str | None]) -> str | None:

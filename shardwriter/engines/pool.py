@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import selectors
 import signal
@@ -112,6 +113,7 @@ class Pool:
             "argv": [str(argument) for argument in sys.argv],
             "environ": dict(os.environ),
             "folder": _folder(),
+            "log_levels": _log_levels(),
             "num_descriptors": len(descriptors),
             "num_workers": num_workers,
             "sys_path": _module_path(),
@@ -263,6 +265,13 @@ class Pool:
                     return
             except OSError:  # it is gone, or it does not answer
                 return
+
+
+def _log_levels() -> dict[str, int]:
+    """Return the levels of the loggers that the program has set one for."""
+    known = logging.root.manager.loggerDict.items()
+    loggers = {name: logger for name, logger in known if isinstance(logger, logging.Logger)}
+    return {name: logger.level for name, logger in loggers.items() if logger.level}
 
 
 def _folder() -> str | None:

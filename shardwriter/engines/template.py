@@ -23,6 +23,7 @@ import ctypes
 import gc
 import io
 import json
+import logging
 import os
 import selectors
 import signal
@@ -111,6 +112,8 @@ def _open_standard_streams() -> None:
 def _be_like_the_program(setup: dict[str, Any]) -> None:
     sys.path[:] = setup["sys_path"]
     sys.argv[:] = setup["argv"]
+    for name, level in setup["log_levels"].items():
+        logging.getLogger(name).setLevel(level)
     default = os.environ["TF_FORCE_GPU_ALLOW_GROWTH"]
     os.environ.clear()
     os.environ.update({"TF_FORCE_GPU_ALLOW_GROWTH": default, **setup["environ"]})

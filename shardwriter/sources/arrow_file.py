@@ -204,8 +204,8 @@ class ArrowFile(InputFile):
     def _errors(self) -> tuple[type[Exception], ...]:
         import pyarrow as pa
 
-        # Both libraries raise OSError for what they can not make sense of, too; and MemoryError where
-        # a damaged header claims more bytes than there can be.
+        # Both libraries raise OSError for what they can not make sense of, too, and MemoryError
+        # where a damaged header claims more bytes than there can be.
         return pa.ArrowException, OSError, StopIteration, EOFError, MemoryError
 
     def _damaged(self, what: str, error: Exception) -> SourceError:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from shardwriter.errors import MissingExtra, SourceError
+from shardwriter.errors import MissingExtra, OptionError, ShardwriterError, SourceError
 from shardwriter.storage.inputs import InputChanged
 
 EXTRAS: Final = {
@@ -19,6 +21,11 @@ EXTRAS: Final = {
     "hdfs": "apache-beam[hadoop]",
 }
 """What has Beam's file system for a scheme."""
+
+_PACKAGES: Final = {"s3": "boto3", "azfs": "azure.storage.blob", "hdfs": "hdfs"}
+"""What Beam's file system of a scheme imports; without it Beam fails at the first request."""
+
+_WEB: Final = ("http", "https", "ftp")
 
 # What the clients that Beam uses raise, beside OSError. They are not imported for that.
 _CLIENT_ERRORS: Final = (
@@ -38,10 +45,17 @@ def file_system(path: str) -> Any:
     """Return Beam's file system for a URL.
 
     Raises:
+        OptionError: No file system can read such URLs.
         MissingExtra: It is not installed.
         SourceError: It wants to be told more, as Hadoop's where the servers are.
     """
     scheme = path.partition("://")[0]
+    if scheme in _WEB:
+        raise OptionError(
+            f"{scheme}:// can not be read",
+            path=path,
+            hint=f"download it, and give the file: curl -LO {shlex.quote(path)}",
+        )
     extra = EXTRAS.get(scheme)
     try:
         from apache_beam.io.filesystems import FileSystems
@@ -58,9 +72,13 @@ def file_system(path: str) -> Any:
             raise SourceError(f"can not be reached: {reason}", path=path) from error
         raise MissingExtra(
             f"Apache Beam has no file system for {scheme}:// here",
-            hint=f'pip install "{extra}"' if extra else "it has gs://, s3://, hdfs:// and azfs://",
+            hint=f'pip install "{extra}"'
+            if extra
+            else "URLs that can be read begin with gs://, s3://, hdfs:// or azfs://",
         ) from error
-    if getattr(system, "_options", system) is None:  # Amazon's wants some outside of pipelines too
+    # Amazon's and Microsoft's want some outside of pipelines too.
+    options = "_pipeline_options" if scheme == "azfs" else "_options"
+    if getattr(system, options, system) is None:
         from apache_beam.options.pipeline_options import PipelineOptions
 
         system = type(system)(pipeline_options=PipelineOptions([]))
@@ -102,10 +120,29 @@ def told(path: str) -> Iterator[None]:
     """Turn what Beam and its clients raise into an OSError with a reason."""
     try:
         yield
+    except ShardwriterError:
+        raise
     except _raised() as error:
         if isinstance(error, InputChanged) or getattr(error, "filename", None) == path:
             raise  # it was told already
-        raise _os_error(error, path) from error
+        found = _os_error(error, path)
+        raise (_missing_package(path) if found.errno is None else None) or found from error
+
+
+def _missing_package(path: str) -> MissingExtra | None:
+    """Return the error for a package that Beam needs for a URL; None where it is there."""
+    scheme = path.partition("://")[0]
+    package = _PACKAGES.get(scheme)
+    if package is None:
+        return None
+    try:
+        importlib.import_module(package)
+    except ImportError:
+        needed = package.partition(".")[0]
+        return MissingExtra(
+            f"{scheme}:// needs the package {needed}", hint=f'pip install "{EXTRAS[scheme]}"'
+        )
+    return None
 
 
 def _raised() -> tuple[type[BaseException], ...]:
