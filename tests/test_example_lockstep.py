@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,10 +12,11 @@ from hypothesis import strategies as st
 from shardwriter.codec.example import UNSET, decode_example, encode_example, payload_kind
 from shardwriter.codec.example_bodies import in_rows
 from shardwriter.codec.example_columns import decode_columns
-from shardwriter.codec.example_columns_wire import decode_plain_columns
+from shardwriter.codec.example_columns_wire import decode_plain_columns, decode_plain_parts
 from shardwriter.codec.example_lockstep import read_in_lockstep
 from shardwriter.codec.example_plain import decode_plain_example
 from shardwriter.errors import WireError
+from shardwriter.features.restored_values import Restorer
 
 VALUES = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -132,3 +135,22 @@ def test_one_changed_byte_is_never_read_wrong(at):
         assert set(found) == set(expected)
         for name, value in expected.items():
             assert same(UNSET if value is None else value, found[name])
+
+
+def test_a_value_takes_no_place_in_the_rows_that_lack_it():
+    """Many features, each of one record: as columns they would take rows times features."""
+    payloads = [encode_example({f"x{i}": i, "y": i}) for i in range(2000)]
+    wide = encode_example({f"z{i}": i for i in range(20_000)})
+    parts, plain = decode_plain_parts([*payloads, wide])
+    assert plain.all()
+    assert sum(len(part.rows) for part in parts.values()) == 2 * 2000 + 20_000
+    assert (parts["x7"].rows.tolist(), parts["x7"].cells[0].tolist()) == ([7], [7])
+    tracemalloc.start()
+    try:
+        examples = Restorer({}).examples([*payloads, wide])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert examples[7] == {"x7": 7, "y": 7}
+    assert len(examples[-1]) == 20_000
+    assert peak < 100 << 20

@@ -221,7 +221,7 @@ def test_numbers_merge_in_any_grouping(seed, cuts, kind, backwards):
     values = {
         "few": lambda: rng.integers(0, 200, 6000).astype(np.float32),
         "many": lambda: rng.normal(size=6000).astype(np.float32),
-        "padded": lambda: np.maximum(rng.normal(size=6000), 0.7123).astype(np.float32),
+        "padded": lambda: np.maximum(rng.normal(size=6000), 0.9).astype(np.float32),
         "integers": lambda: rng.integers(0, 3000, 6000),
         "ids": lambda: rng.integers(-(2**62), 2**62, 6000),
     }[kind]()
@@ -385,6 +385,25 @@ def test_more_features_than_are_kept_leave_the_first_ones(monkeypatch):
     stats = stats_of(rows, batch_rows=2).features
     assert sorted(stats.features) == ["a", "v", "w"]
     assert not stats.has_all
+
+
+def test_nothing_is_made_for_features_that_are_not_kept(monkeypatch):
+    """A file of half a megabyte may have a feature of its own in each of its records."""
+    made = []
+
+    class Counted(features.FeatureSketch):
+        def __init__(self, **options):
+            made.append(1)
+            super().__init__(**options)
+
+    monkeypatch.setattr(features, "FeatureSketch", Counted)
+    monkeypatch.setattr(features, "MAX_FEATURES", 50)
+    stats = stats_of([encode_example({f"x{i:04}": i}) for i in range(3000)], batch_rows=1500)
+    assert len(made) == 50
+    assert sorted(stats.features.features) == [f"x{i:04}" for i in range(50)]
+    assert not stats.features.has_all
+    assert stats.features.num_records == 3000
+    assert stats.features.features["x0007"].present == 1
 
 
 def test_what_is_held_of_many_features_is_bounded(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -46,22 +47,18 @@ def decode_columns(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
         WireError: A payload is not the bytes of an Example; ``record_index`` is its place in
             ``payloads``.
     """
-    found, plain = decode_plain_columns(payloads)
-    columns = {
-        name: column.in_lists() if isinstance(column, SingleBlobs) else column
-        for name, column in found.items()
-    }
-    odd = np.flatnonzero(~plain).tolist()
-    if not odd:
-        return columns
+    found, plain = decode_plain_parts(payloads)
     rows = {}
-    for row in odd:
+    for row in np.flatnonzero(~plain).tolist():
         try:
             rows[row] = decode_example(payloads[row])
         except WireError as error:
             error.record_index = row
             raise
-    return put_rows(columns, rows, len(payloads))
+    return {
+        name: column.in_lists() if isinstance(column, SingleBlobs) else column
+        for name, column in to_columns(put_rows(found, rows), len(payloads)).items()
+    }
 
 
 def decode_plain_columns(
@@ -78,64 +75,103 @@ def decode_plain_columns(
         them belongs to a known field. The other rows have no features here; whether they are
         Examples has to be found out.
     """
+    parts, plain = decode_plain_parts(payloads)
+    return to_columns(parts, len(payloads)), plain
+
+
+def decode_plain_parts(
+    payloads: Sequence[bytes],
+) -> tuple[dict[str, Part], NDArray[np.bool_]]:
+    """Read the same rows as `decode_plain_columns`, in memory for the values that there are.
+
+    A column has a place for each row, so columns of many features that few rows have take memory
+    for rows times features.
+
+    Args:
+        payloads: The payloads of n records, of any protos or none.
+
+    Returns:
+        By name the rows that have a feature, and its values; and ``bool[n]``: the rows that were
+        read.
+    """
     num_rows = len(payloads)
     if num_rows < 2 or sum(map(len, payloads)) > _MAX_ROW_BYTES * num_rows:
-        rows = {}
-        for row, payload in enumerate(payloads):
-            features = decode_plain_example(payload)
-            if features is not None:
-                rows[row] = features
+        parts: dict[str, Part] = {}
         plain = np.zeros(num_rows, np.bool_)
-        plain[list(rows)] = True
-        return {**put_rows({}, rows, num_rows)}, plain
-    parts, plain = read_in_lockstep(payloads)
-    columns: dict[str, PlainColumn] = {}
-    for name, part in parts.items():
-        column = _column(part, plain)
-        if column is not None:
-            columns[name] = column
-    return columns, plain
+    else:
+        parts, plain = read_in_lockstep(payloads)
+    rows = {}
+    for row in np.flatnonzero(~plain).tolist():
+        features = decode_plain_example(payloads[row])
+        if features is not None:
+            rows[row] = features
+    if not plain.all():
+        found = {name: _kept(part, plain) for name, part in parts.items()}
+        parts = {name: part for name, part in found.items() if part.rows.size}
+    plain[list(rows)] = True
+    return put_rows(parts, rows), plain
 
 
 def put_rows(
-    columns: Mapping[str, PlainColumn],
-    rows: Mapping[int, Mapping[str, Values | None]],
-    num_rows: int,
-) -> dict[str, DecodedColumn]:
-    """Put records that were read one by one into the columns of their batch.
+    parts: dict[str, Part], rows: Mapping[int, Mapping[str, Values | None]]
+) -> dict[str, Part]:
+    """Add records that were read one by one to those of their batch.
 
     Args:
-        columns: The columns of all other rows.
+        parts: The features of other rows.
         rows: The features of some rows, as `decode_example` gives them.
-        num_rows: Rows of the batch.
 
     Returns:
-        The columns of all rows.
+        The features of all of them.
     """
-    listed: dict[str, list[Values | Unset | None]] = {}
-    for name, column in columns.items():
-        listed[name] = list(in_rows(column))
+    if not rows:
+        return parts
+    more: dict[str, tuple[list[int], list[Values | Unset | None]]] = {}
     for row, features in rows.items():
         for name, value in features.items():
-            if name not in listed:
-                listed[name] = [None] * num_rows
-            listed[name][row] = UNSET if value is None else value
-    return {name: _stack(values) for name, values in listed.items()}
+            numbers, values = more.setdefault(name, ([], []))
+            numbers.append(row)
+            values.append(UNSET if value is None else value)
+    joined = dict(parts)
+    for name, (numbers, values) in more.items():
+        part = joined.get(name)
+        if part is None:
+            joined[name] = Part(np.array(numbers, np.int64), _stack(values))
+            continue
+        every = np.concatenate([part.rows, np.array(numbers, np.int64)])
+        cells = [*in_rows(part.cells), *values]
+        order = np.argsort(every, kind="stable")
+        joined[name] = Part(every[order], _stack([cells[i] for i in order.tolist()]))
+    return joined
 
 
-def _column(part: Part, plain: NDArray[np.bool_]) -> PlainColumn | None:
-    """Give the cells of a feature their rows; None where no plain row has it."""
+def to_columns(parts: Mapping[str, Part], num_rows: int) -> dict[str, PlainColumn]:
+    """Return columns with a place for each row: None where it does not have the feature."""
+    return {name: to_column(part, num_rows) for name, part in parts.items()}
+
+
+def to_column(part: Part, num_rows: int) -> PlainColumn:
+    """Return the column of one feature, likewise."""
+    rows, cells = part
+    if rows.size == num_rows:
+        return cells
+    column: list[Values | Unset | None] = [None] * num_rows
+    for row, cell in zip(rows.tolist(), in_rows(cells), strict=True):
+        column[row] = cell
+    return column
+
+
+def _kept(part: Part, plain: NDArray[np.bool_]) -> Part:
+    """Leave out the cells of rows that were not read, which mean nothing."""
     rows, cells = part
     kept = plain[rows]
-    if rows.size == plain.size and kept.all():
-        return cells
-    if not kept.any():
-        return None
-    column: list[Values | Unset | None] = [None] * plain.size
-    for row, cell, keep in zip(rows.tolist(), in_rows(cells), kept.tolist(), strict=True):
-        if keep:
-            column[row] = cell
-    return column
+    if kept.all():
+        return part
+    if isinstance(cells, np.ndarray):
+        return Part(rows[kept], cells[kept])
+    if isinstance(cells, SingleBlobs):
+        return Part(rows[kept], SingleBlobs(compress(cells, kept.tolist())))
+    return Part(rows[kept], list(compress(cells, kept.tolist())))
 
 
 def _stack(values: list[Values | Unset | None]) -> DecodedColumn:
@@ -143,5 +179,5 @@ def _stack(values: list[Values | Unset | None]) -> DecodedColumn:
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     if len(arrays) < len(values) or len({(a.dtype, a.size) for a in arrays}) != 1:
         return values
-    stacked: Any = np.stack(arrays)
+    stacked: Any = arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
     return cast("DecodedColumn", stacked)

@@ -109,7 +109,12 @@ def _walk(
             good[rows[~right]] = False
             rows, name_at, name_end = rows[right], name_at[right], name_end[right]
             feature, stop = feature[right], stop[right]
-        for name, which in _by_name(blob, data, name_at, name_end):
+        named_rows = _by_name(blob, data, name_at, name_end)
+        if len(named_rows) * _MIN_ROWS > rows.size:
+            # So few rows share a name that reading them by names costs more than one by one.
+            good[rows] = False
+            break
+        for name, which in named_rows:
             span = _Spans(rows, feature, stop, feature)
             if which is not None:
                 span = _Spans(rows[which], feature[which], stop[which], feature[which])

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.codec.example_bodies import SingleBlobs
-from shardwriter.codec.example_columns_wire import PlainColumn, decode_plain_columns, put_rows
+from shardwriter.codec.example_columns_wire import decode_plain_parts, put_rows, to_columns
 from shardwriter.codec.example_entries import Entry, EntryFinder
+from shardwriter.codec.example_lockstep import Part
 from shardwriter.codec.example_plain import decode_plain_list
 from shardwriter.codec.example_wire import (
     Values,
@@ -134,7 +135,7 @@ class Restorer:
 
     def _columns(self, payloads: Sequence[bytes]) -> dict[str, NDArray[Any] | list[Any]]:
         columns: dict[str, NDArray[Any] | list[Any]] = {}
-        for name, column in _decoded_columns(payloads).items():
+        for name, column in to_columns(_decoded_parts(payloads), len(payloads)).items():
             feature = self._feature(name)
             if isinstance(column, np.ndarray):
                 columns[name] = feature.stacked(column)
@@ -189,22 +190,18 @@ class Restorer:
             raise
 
     def _block(self, payloads: Sequence[bytes]) -> list[dict[str, Any]]:
-        columns = _decoded_columns(payloads)
-        names = list(columns)
-        values = []
-        some_absent = []
-        for name, column in columns.items():
-            listed = self._feature(name).listed(column)
-            values.append(listed)
-            if not isinstance(column, np.ndarray | SingleBlobs) and _has_absent(column):
-                some_absent.append((name, listed))
-        if not columns:
-            return [{} for _ in payloads]
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
-        for name, listed in some_absent:
-            for row, value in zip(rows, listed, strict=True):
-                if value is ABSENT:
-                    del row[name]
+        parts = _decoded_parts(payloads)
+        values = {name: self._feature(name).listed(part.cells) for name, part in parts.items()}
+        if parts and all(len(listed) == len(payloads) for listed in values.values()):
+            names = list(values)
+            rows = [
+                dict(zip(names, row, strict=True)) for row in zip(*values.values(), strict=True)
+            ]
+        else:
+            rows = [{} for _ in payloads]
+            for name, part in parts.items():
+                for number, value in zip(part.rows.tolist(), values[name], strict=True):
+                    rows[number][name] = value
         return list(map(self._shaped, rows)) if self._shape_beside else rows
 
 
@@ -214,14 +211,11 @@ def _read_together(payloads: Sequence[bytes]) -> bool:
     return sum(map(len, payloads)) <= _MAX_ROW_BYTES * len(payloads)
 
 
-def _decoded_columns(payloads: Sequence[bytes]) -> dict[str, PlainColumn]:
-    """Read all rows into columns: together where that can be, the others one by one."""
-    columns, plain = decode_plain_columns(payloads)
+def _decoded_parts(payloads: Sequence[bytes]) -> dict[str, Part]:
+    """Read all rows: together where that can be, the others one by one."""
+    parts, plain = decode_plain_parts(payloads)
     odd = np.flatnonzero(~plain).tolist()
-    if not odd:
-        return columns
-    rows = {row: decode_only_example(payloads[row]) for row in odd}
-    return {**put_rows(columns, rows, len(payloads))}
+    return put_rows(parts, {row: decode_only_example(payloads[row]) for row in odd})
 
 
 def _columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any] | list[Any]]:
@@ -240,7 +234,3 @@ def _stack(values: list[Any]) -> NDArray[Any] | list[Any]:
     ):
         return values
     return np.array(values, first.dtype) if isinstance(first, np.generic) else np.stack(values)
-
-
-def _has_absent(column: PlainColumn) -> bool:
-    return any(value is None for value in column)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwriter.codec.example_bodies import SingleBlobs
-from shardwriter.codec.example_columns_wire import decode_plain_columns, put_rows
+from shardwriter.codec.example_columns_wire import decode_plain_parts, put_rows, to_column
 from shardwriter.codec.example_wire import Values, decode_example
 from shardwriter.codec.sequence_example import decode_sequence_example
 from shardwriter.errors import WireError
@@ -49,22 +49,22 @@ class PayloadStats:
         """Add the payloads of consecutive records."""
         if not payloads:
             return
-        columns, plain = decode_plain_columns(payloads)
+        parts, plain = decode_plain_parts(payloads)
         odd = np.flatnonzero(~plain).tolist()
         num_records = len(payloads) - len(odd)
         if num_records:
             self.kinds["Example"] += num_records
         if odd:
             rows, lists = self._decode_odd(payloads, odd)
-            if rows:
-                columns = {**put_rows(columns, rows, len(payloads))}
+            parts = put_rows(parts, rows)
             num_records += len(rows)
             if self.features is not None:
                 self.features.add_lists(lists)
         if self.features is not None:
-            self.features.add(columns, num_records)
+            self.features.add({name: part.cells for name, part in parts.items()}, num_records)
         if self.labels is not None:
-            column = columns.get(self.labels.feature)
+            part = parts.get(self.labels.feature)
+            column = None if part is None else to_column(part, len(payloads))
             if isinstance(column, SingleBlobs):
                 column = column.in_lists()
             self.labels.add(column, len(payloads))

@@ -6,7 +6,8 @@ are those of the whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from heapq import nsmallest
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
@@ -53,7 +54,7 @@ class FeatureSketch:
         self.blobs: BlobStats | None = None
 
     def add(self, column: PlainColumn) -> None:
-        """Add the values of a batch, as `decode_plain_columns` gives them."""
+        """Add the values of the records that have it, as `decode_plain_parts` gives them."""
         if isinstance(column, SingleBlobs):
             self.present += len(column)
             self.lengths.add(1, len(column))
@@ -70,7 +71,6 @@ class FeatureSketch:
             return
         cells: list[Any] = column
         if set(map(type, column)) != {list}:
-            cells = [cell for cell in column if cell is not None]
             num_cells = len(cells)
             cells = [cell for cell in cells if cell is not UNSET]
             self.present += num_cells - len(cells)
@@ -247,21 +247,42 @@ class FeatureStats:
         self._num_held = 0  # cells since the sketches were flushed
 
     def add(self, columns: Mapping[str, PlainColumn], num_records: int) -> None:
-        """Add a batch of records; where a column has None, or is none at all, it is absent."""
+        """Add a batch of records.
+
+        Args:
+            columns: By feature, the values of the records that have it.
+            num_records: How many records there are.
+        """
         self.num_records += num_records
-        for name, column in columns.items():
-            self._sketch(feature_spelling(name)).add(column)
-        self._bound()
-        self._num_held += num_records * len(columns)
+        spelled = {feature_spelling(name): column for name, column in columns.items()}
+        for name in self._kept(spelled):
+            self._sketch(name).add(spelled[name])
+            self._num_held += len(spelled[name])
         if self._num_held >= _MAX_HELD:
             self.flush()
 
     def add_lists(self, records: Iterable[Mapping[str, Sequence[Values | None]]]) -> None:
         """Add the feature lists of SequenceExamples whose contexts are counted by `add`."""
         for lists in records:
-            for name, steps in lists.items():
-                self._sketch(list_spelling(name), is_list=True).add_steps(steps)
-        self._bound()
+            spelled = {list_spelling(name): steps for name, steps in lists.items()}
+            for name in self._kept(spelled):
+                self._sketch(name, is_list=True).add_steps(spelled[name])
+
+    def _kept(self, names: Collection[str]) -> Collection[str]:
+        """Return those of some names that are kept; features behind them are dropped.
+
+        Names are chosen before anything is made for them: a record may have millions.
+        """
+        known = self.features
+        if len(known) + len(names) <= MAX_FEATURES:
+            return names
+        first = set(nsmallest(MAX_FEATURES, known.keys() | names))
+        dropped = [name for name in known if name not in first]
+        for name in dropped:
+            del known[name]
+        kept = [name for name in names if name in first]
+        self.has_all = self.has_all and not dropped and len(kept) == len(names)
+        return kept
 
     def _sketch(self, name: str, *, is_list: bool = False) -> FeatureSketch:
         sketch = self.features.get(name)
@@ -269,19 +290,13 @@ class FeatureStats:
             sketch = self.features[name] = FeatureSketch(is_list=is_list)
         return sketch
 
-    def _bound(self) -> None:
-        if len(self.features) > MAX_FEATURES:
-            self.has_all = False
-            for name in sorted(self.features)[MAX_FEATURES:]:
-                del self.features[name]
-
     def merge(self, other: FeatureStats) -> None:
         """Add the statistics of other records, of this file or of another one."""
         self.num_records += other.num_records
         self.has_all = self.has_all and other.has_all
-        for name, theirs in other.features.items():
+        for name in self._kept(other.features):
+            theirs = other.features[name]
             self._sketch(name, is_list=theirs.steps is not None).merge(theirs)
-        self._bound()
 
     def flush(self) -> None:
         """Count all that is held; whoever reads the sketches has to call it first."""
