@@ -20,6 +20,7 @@ from shardwriter.features.schema_text import parse_schema_option
 from shardwriter.items.encode import ItemEncoder
 from shardwriter.options import DatasetOptions
 from shardwriter.sources import arrow_rows
+from shardwriter.sources.arrow_file import ArrowFile
 from shardwriter.sources.find import open_source
 from shardwriter.sources.parquet import ParquetTable
 
@@ -363,6 +364,16 @@ def test_any_cut_of_a_file_is_told(tmp_path, kind):
         except AssertionError:
             # A stream may end behind any batch: nothing says how many there are.
             assert kind == "stream"
+
+
+def test_a_length_that_takes_all_memory_is_told(tmp_path, monkeypatch):
+    def open_reader(self, columns=None):
+        raise MemoryError
+
+    monkeypatch.setattr(ArrowFile, "_open_reader", open_reader)
+    (tmp_path / "t.arrow").write_bytes(b"\xff\xff\xff\xff\0\0\0\x61" + bytes(20))
+    with pytest.raises(SourceError, match="can not be read: MemoryError"):
+        open_source(tmp_path / "t.arrow")
 
 
 def test_a_damaged_row_group_is_told_where_it_is_met(tmp_path, table):

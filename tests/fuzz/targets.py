@@ -491,7 +491,7 @@ def _source(
     seeds: Callable[[], list[bytes]],
     files: Files | None = None,
     *,
-    format: str = "auto",
+    format: str,
 ) -> None:
     """Enter a target: a source with one file that can be anything."""
 
@@ -572,16 +572,23 @@ _VOC: Final = (
     b"</bndbox></object></annotation>"
 )
 
-_source("csv", "a.csv", lambda: [_CSV, b"a\n1\n2\n", b"\xef\xbb\xbfa\tb\n1\t2\n"])
-_source("jsonl", "a.jsonl", lambda: [_JSONL, b'{"a":"x"}\r\n{"a":"y"}'])
-_source("numpy", "a.npy", _npy_seeds)
-_source("numpy-npz", "a.npz", lambda: [_npz(save=np.savez), _npz(save=np.savez_compressed)])
-_source("webdataset", "a.tar", lambda: [_tar()])
-_source("webdataset-gzip", "a.tar.gz", lambda: [gzip.compress(_tar(), mtime=0)])
+_source("csv", "a.csv", lambda: [_CSV, b"a\n1\n2\n", b"\xef\xbb\xbfa\tb\n1\t2\n"], format="csv")
+_source("jsonl", "a.jsonl", lambda: [_JSONL, b'{"a":"x"}\r\n{"a":"y"}'], format="jsonl")
+_source("numpy", "a.npy", _npy_seeds, format="numpy")
+_source(
+    "numpy-npz",
+    "a.npz",
+    lambda: [_npz(save=np.savez), _npz(save=np.savez_compressed)],
+    format="numpy",
+)
+_source("webdataset", "a.tar", lambda: [_tar()], format="webdataset")
+_source(
+    "webdataset-gzip", "a.tar.gz", lambda: [gzip.compress(_tar(), mtime=0)], format="webdataset"
+)
 _source("coco", "instances.json", lambda: [_COCO], {"1.png": _PNG, "2.png": _PNG}, format="coco")
 _source("voc", "1.xml", lambda: [_VOC], {"1.png": _PNG}, format="voc")
-_source("audio", "dog/1.wav", lambda: [_wav()], {"cat/1.wav": _wav()})
-_source("image-folder", "dog/1.png", lambda: [_PNG], {"cat/1.png": _PNG})
+_source("audio", "dog/1.wav", lambda: [_wav()], {"cat/1.wav": _wav()}, format="audio")
+_source("image-folder", "dog/1.png", lambda: [_PNG], {"cat/1.png": _PNG}, format="image-folder")
 
 
 @cache
