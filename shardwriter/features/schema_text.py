@@ -8,8 +8,10 @@
              DTYPE                of any shape
              DTYPE[SIZE,...]      of this shape: [] a single value, null a dimension that varies
              raw:DTYPE[...]       one bytes value: the array's bytes, in C order, little-endian
-    DTYPE    bytes, string, float (float32), or bool, int8 ... uint64, float16 ... float64;
+    DTYPE    bytes, string, float (float32), or bool, int8 ... uint64, float16, float32, float64;
              raw takes complex64, complex128 and bfloat16 too
+
+The floats of an Example are float32, so that ``float64`` is the same as ``raw:float64``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ LIST_DTYPES: Final = {
     "bytes": ("bytes", "bytes"),
     "string": ("bytes", "string"),
     "float": ("float", "float32"),
-    **{f"float{bits}": ("float", f"float{bits}") for bits in (16, 32, 64)},
+    **{f"float{bits}": ("float", f"float{bits}") for bits in (16, 32)},
+    "float64": ("float", "float32"),  # as manifests once called it; see `exact_type`
     **{f"int{bits}": ("int64", f"int{bits}") for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": ("int64", f"uint{bits}") for bits in (8, 16, 32, 64)},
     "bool": ("int64", "bool"),
@@ -84,7 +87,7 @@ def parse_type(text: str) -> FeatureType:
     if found is None:
         raise ValueError(f"{text!r} is no type")
     dtype, shape = found["dtype"], _parse_shape(found["shape"])
-    if found["raw"]:
+    if found["raw"] or dtype == "float64":
         return raw_type(dtype, shape)
     if dtype == "image":
         if shape is not None:
@@ -110,6 +113,12 @@ def list_type(dtype: str, shape: Shape | None) -> FeatureType:
     return FeatureType(known[0], known[1], shape)  # type: ignore[arg-type]
 
 
+def exact_type(found: FeatureType) -> FeatureType:
+    """Return the type that holds every digit: of float64 in a list that of its raw bytes."""
+    is_wide = (found.kind, found.dtype, found.encoding) == ("float", "float64", "list")
+    return raw_type("float64", found.shape) if is_wide else found
+
+
 def raw_type(dtype: str, shape: Shape | None) -> FeatureType:
     """Return the type of an array that is stored as its bytes.
 
@@ -127,7 +136,8 @@ def type_text(feature_type: FeatureType) -> str:
         return "image"
     shape = feature_type.shape
     sizes = "" if shape is None else f"[{','.join('null' if n is None else str(n) for n in shape)}]"
-    return f"{'raw:' if feature_type.encoding == 'raw' else ''}{feature_type.dtype}{sizes}"
+    is_raw = feature_type.encoding == "raw" and feature_type.dtype != "float64"
+    return f"{'raw:' if is_raw else ''}{feature_type.dtype}{sizes}"
 
 
 def summary_text(feature_type: FeatureType) -> str:

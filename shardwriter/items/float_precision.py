@@ -37,7 +37,9 @@ def lost_number(value: Any, *, is_planned: bool) -> float | int | None:
     array = np.asarray(value)
     if array.dtype == object:  # integers that 64 bits do not hold
         array = array.astype(np.float64)
-    if array.dtype.kind != "f" and not (is_planned and array.dtype.kind in "iu"):
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64, copy=False)  # longdouble too
+    elif not (is_planned and array.dtype.kind in "iu"):
         return None
     place = lost_place(array)
     return None if place is None else array.reshape(-1)[place : place + 1].tolist()[0]

@@ -64,6 +64,7 @@ class ColumnTyping:
             )
         self._header = header
         self._fixed = {name: t.kind for name, t in fixed.items() if t.kind is not None}
+        self._wide = {name for name, found in fixed.items() if found.dtype == "float64"}
         self._coded: list[int] = []  # columns with a 007 among their whole numbers
         self._whole: list[str] = []  # columns that became int64 although floats stand in them
         self._kinds: list[str] = [""] * len(header)  # "" while every cell was empty
@@ -137,7 +138,7 @@ class ColumnTyping:
                 f"the schema says {wanted}, and the cells of this column are {found}", feature=name
             )
         too_big = self._too_big.get((number, "int64" if wanted == "whole" else wanted))
-        if too_big is not None:
+        if too_big is not None and name not in self._wide:
             raise too_big
         if wanted == "whole" and name not in self._fixed:
             self._whole.append(name)
