@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from shardwriter.codec.example import decode_example
 from shardwriter.codec.example_columns import decode_columns
+from shardwriter.codec.raw_array import dtype_named
 from shardwriter.errors import OptionError, WireError
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.opening import open_dataset
 
@@ -67,6 +69,9 @@ def find_records(
     """
     with open_dataset(path, decode=False, notify=notify) as dataset:
         _check_name(dataset, wanted.feature)
+        known = dataset.features.get(wanted.feature) if dataset.features else None
+        if known is not None:
+            wanted.of_type(known.type)
         first = 0
         for block in _blocks(dataset):
             for row in wanted.rows(block):
@@ -111,7 +116,8 @@ class WantedValue:
 
     Bytes have to be the text's UTF-8, or match it as a pattern (``*``, ``?``, ``[...]`` as in
     :mod:`fnmatch`). Ints and floats have to be the number that the text is, floats rounded to
-    float32; ``true`` and ``false`` are 1 and 0. A list holds the value if one of its items does.
+    float32 but those of raw arrays to their dtype; ``true`` and ``false`` are 1 and 0. A list holds
+    the value if one of its items does.
 
     Attributes:
         feature: The feature's name.
@@ -147,12 +153,21 @@ class WantedValue:
             self._int = int(text)
         with suppress(ValueError), np.errstate(over="ignore"):
             self._float = np.float32(float(text))
+        self._raw: np.dtype[Any] | None = None
+        self._raw_value: np.generic | None = None
+
+    def of_type(self, found: FeatureType) -> None:
+        """Take the value as one of the feature's type, which the manifest states."""
+        if found.encoding == "raw" and found.dtype:
+            self._raw = dtype_named(found.dtype).newbyteorder("<")
+            with suppress(ValueError, OverflowError), np.errstate(over="ignore"):
+                self._raw_value = _number_of(self._raw, self.text)
 
     def rows(self, payloads: list[bytes]) -> list[int]:
         """Return which of some records hold it."""
         # Only these can; most records need not be decoded to be passed by.
         name, pieces = self._name, self._pieces
-        if self._int is None and self._float is None:
+        if self._int is None and self._float is None and self._raw is None:
             rows = [i for i, p in enumerate(payloads) if name in p and all(x in p for x in pieces)]
         else:
             rows = [i for i, p in enumerate(payloads) if name in p]
@@ -177,6 +192,8 @@ class WantedValue:
             return self._held(values[None])[0]
         if not isinstance(values, list):
             return False
+        if self._raw is not None:
+            return any(self._holds_raw(self._raw, blob) for blob in values)
         if self._blob in values:
             return True
         if self._pattern is not None:
@@ -185,6 +202,31 @@ class WantedValue:
         if self.part_of is None:
             self.part_of = next((value for value in values if self._blob in value), None)
         return False
+
+    def _holds_raw(self, dtype: np.dtype[Any], blob: bytes) -> bool:
+        number = self._raw_value
+        if number is None or len(blob) % dtype.itemsize:
+            return False
+        numbers = np.frombuffer(blob, dtype)
+        is_nan = number != number
+        return bool((numbers != numbers).any() if is_nan else (numbers == number).any())
+
+
+def _number_of(dtype: np.dtype[Any], text: str) -> np.generic:
+    """Return the number that a text is, as an array of raw bytes holds it.
+
+    Raises:
+        ValueError: It is none.
+        OverflowError: The dtype does not hold it.
+    """
+    number: Any
+    if dtype.kind in "biu":
+        number = _TRUTHS.get(text.lower())
+        number = int(text) if number is None else number
+    else:
+        number = complex(text) if dtype.kind == "c" else float(text)
+    found: np.generic = dtype.type(number)
+    return found
 
 
 def _equal(values: NDArray[Any], number: int | np.float32) -> NDArray[np.bool_]:

@@ -40,6 +40,7 @@ _NAMES: Final = {
     "schema": "--schema",
 }
 _HASH: Final = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
+_OLD_FLOAT: Final = ("float", "float64")  # what lists of float32 were called
 _OVERWRITE: Final = "--overwrite discards the run and starts again"
 _START_AGAIN: Final = f"put it back as it was, or {_OVERWRITE}"
 
@@ -133,6 +134,7 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """
     # As both come out of a file.
     now = canonical.loads(canonical.dumps(dict(now)))
+    before = _with_types_of_today(before)
     for part in ("options", "source", "plan", "job"):
         for field, old, new in _differences(before.get(part), now.get(part), (part,)):
             hint = _START_AGAIN
@@ -142,6 +144,23 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
                     f"makes the items that gave an error with the changed map. Or {_OVERWRITE}"
                 )
             raise RunChanged(f"{_what(field)}: {_phrase(old)} then, {_phrase(new)} now", hint=hint)
+
+
+def _with_types_of_today(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts of a run with its types as they are called now: float32, not float64."""
+    plan = facts.get("plan")
+    if not isinstance(plan, dict) or not isinstance(plan.get("schema"), dict):
+        return facts
+    features = plan["schema"].get("features")
+    if not isinstance(features, dict):
+        return facts
+    types = {
+        name: {**entry, "dtype": "float32"}
+        if isinstance(entry, dict) and (entry.get("kind"), entry.get("dtype")) == _OLD_FLOAT
+        else entry
+        for name, entry in features.items()
+    }
+    return {**facts, "plan": {**plan, "schema": {**plan["schema"], "features": types}}}
 
 
 def _differences(
