@@ -93,7 +93,7 @@ class JsonLines(RowTable[JsonLinesFile]):
         columns = {}
         plan = self.plan
         names: Iterable[str] = plan
-        if any(len(row) < len(plan) for row in rows):
+        if rows and min(map(len, rows)) < len(plan):
             there = set().union(*rows)  # of many keys that are rare, a block has few
             names = sorted(there & plan.keys(), key=self._order.__getitem__) or plan
         for name in names:
