@@ -45,9 +45,10 @@ class DataWarnings:
     def __len__(self) -> int:
         return len(self._first)
 
-    def of_feature(self, code: str, feature: str) -> DataWarning | None:
-        """Return the warning of this code about a feature; None where there is none."""
-        return self._first.get((code, feature))
+    def has_before(self, code: str, feature: str, index: int) -> bool:
+        """Return whether there is one of this code about a feature, of no later item."""
+        known = self._first.get((code, feature))
+        return known is not None and known.index is not None and known.index <= index
 
 
 def _place(warning: DataWarning) -> tuple[int, int]:

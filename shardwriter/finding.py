@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from shardwriter.codec.example import decode_example
 from shardwriter.codec.example_columns import decode_columns
+from shardwriter.codec.raw_array import dtype_named
 from shardwriter.errors import OptionError, WireError
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.opening import open_dataset
 
@@ -56,7 +58,8 @@ def find_records(
         path: What means one shard set; see :func:`shardwriter.shards.locate.find_shard_sets`.
         feature: The feature's name. A list holds the value if one of its items is equal to it.
         value: As text. Bytes have to be its UTF-8; ints and floats the number that it is, floats
-            rounded to float32; ``true`` and ``false`` are 1 and 0.
+            rounded to float32, but those of raw arrays to their dtype; ``true`` and ``false`` are
+            1 and 0.
         notify: Told what is worth knowing, a line at a time.
 
     Raises:
@@ -67,7 +70,8 @@ def find_records(
     """
     with open_dataset(path, decode=False, notify=notify) as dataset:
         _check_name(dataset, feature)
-        wanted = _Wanted(feature, value)
+        found = dataset.features.get(feature) if dataset.features else None
+        wanted = _Wanted(feature, value, None if found is None else found.type)
         first = 0
         for block in _blocks(dataset):
             for row in wanted.rows(block):
@@ -108,9 +112,15 @@ def _blocks(dataset: Dataset) -> Iterator[list[bytes]]:
 
 
 class _Wanted:
-    """A value, in each of the kinds that it can be stored as."""
+    """A value, in each of the kinds that it can be stored as.
 
-    def __init__(self, feature: str, text: str) -> None:
+    Args:
+        feature: The feature's name.
+        text: The value.
+        feature_type: What the manifest says of the feature; None where it says nothing.
+    """
+
+    def __init__(self, feature: str, text: str, feature_type: FeatureType | None) -> None:
         self._feature = feature
         # What a command line has that is no UTF-8 comes as surrogates.
         self._name = feature.encode(errors="surrogateescape")
@@ -121,12 +131,18 @@ class _Wanted:
             self._int = int(text)
         with suppress(ValueError), np.errstate(over="ignore"):
             self._float = np.float32(float(text))
+        self._raw: np.dtype[Any] | None = None
+        self._raw_value: np.generic | None = None
+        if feature_type is not None and feature_type.encoding == "raw" and feature_type.dtype:
+            self._raw = dtype_named(feature_type.dtype).newbyteorder("<")
+            with suppress(ValueError, OverflowError), np.errstate(over="ignore"):
+                self._raw_value = _number_of(self._raw, text)
 
     def rows(self, payloads: list[bytes]) -> list[int]:
         """Return which of some records hold it."""
         # Only these can; most records need not be decoded to be passed by.
         name, blob = self._name, self._blob
-        if self._int is None and self._float is None:
+        if self._int is None and self._float is None and self._raw is None:
             rows = [i for i, p in enumerate(payloads) if blob in p and name in p]
         else:
             rows = [i for i, p in enumerate(payloads) if name in p]
@@ -149,7 +165,36 @@ class _Wanted:
     def _holds(self, values: Any) -> bool:
         if isinstance(values, np.ndarray):
             return self._held(values[None])[0]
-        return isinstance(values, list) and self._blob in values
+        if not isinstance(values, list):
+            return False
+        if self._raw is None:
+            return self._blob in values
+        return any(self._holds_raw(self._raw, blob) for blob in values)
+
+    def _holds_raw(self, dtype: np.dtype[Any], blob: bytes) -> bool:
+        number = self._raw_value
+        if number is None or len(blob) % dtype.itemsize:
+            return False
+        numbers = np.frombuffer(blob, dtype)
+        is_nan = number != number
+        return bool((numbers != numbers).any() if is_nan else (numbers == number).any())
+
+
+def _number_of(dtype: np.dtype[Any], text: str) -> np.generic:
+    """Return the number that a text is, as an array of raw bytes holds it.
+
+    Raises:
+        ValueError: It is none.
+        OverflowError: The dtype does not hold it.
+    """
+    number: Any
+    if dtype.kind in "biu":
+        number = _TRUTHS.get(text.lower())
+        number = int(text) if number is None else number
+    else:
+        number = complex(text) if dtype.kind == "c" else float(text)
+    found: np.generic = dtype.type(number)
+    return found
 
 
 def _equal(values: NDArray[Any], number: int | np.float32) -> NDArray[np.bool_]:

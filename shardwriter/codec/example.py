@@ -19,13 +19,18 @@ from typing import Any, Final, TypeAlias
 from shardwriter.codec.example_wire import decode_example, payload_kind
 from shardwriter.codec.feature_errors import Kind
 from shardwriter.codec.feature_values import ENCODERS, UNSET, encode_any
+from shardwriter.codec.float32 import NOTED
 from shardwriter.errors import FeatureError
 from shardwriter.formats.varint import encode_varint
 
 __all__ = ["UNSET", "Kind", "decode_example", "encode_example", "payload_kind"]
 
 
-def encode_example(features: Mapping[str, Any], kinds: Mapping[str, Kind] | None = None) -> bytes:
+def encode_example(
+    features: Mapping[str, Any],
+    kinds: Mapping[str, Kind] | None = None,
+    lost: list[str] | None = None,
+) -> bytes:
     """Write one ``tf.train.Example``, byte for byte as protobuf does.
 
     bool and int become int64; float becomes float32; str (as UTF-8), bytes, bytearray and
@@ -38,6 +43,7 @@ def encode_example(features: Mapping[str, Any], kinds: Mapping[str, Kind] | None
         kinds: The kinds that a plan gives, by name; for the others, and without it, the value
             decides. A float plan takes ints too; an int64 plan takes no float; an empty list is
             written as an empty list of the planned kind.
+        lost: Gets the names of features with numbers that float32 does not hold.
 
     Returns:
         The payload of one record.
@@ -57,6 +63,9 @@ def encode_example(features: Mapping[str, Any], kinds: Mapping[str, Kind] | None
             kind = kinds.get(key) if kinds else None
             encode = ENCODERS[kind].get(type(value))
             encoded = encode(value) if encode is not None else encode_any(value, kind)
+            if lost is not None and NOTED.has_lost:
+                NOTED.has_lost = False
+                lost.append(key)
             if isinstance(encoded, bytes):
                 head = heads[len(encoded)]
                 append(head)

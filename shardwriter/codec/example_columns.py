@@ -20,12 +20,12 @@ from shardwriter.codec.feature_values import (
     UNSET_FEATURE,
     Unset,
     as_blob,
-    as_float32,
     as_integers,
     blob_head,
     encode_value,
     packed_head,
 )
+from shardwriter.codec.float32 import NOTED, as_float32
 from shardwriter.errors import FeatureError
 from shardwriter.formats.varint import encode_varint, encode_varints, varint_sizes
 
@@ -55,6 +55,7 @@ class Column(NamedTuple):
 def encode_columns(
     columns: Mapping[str, Column | NDArray[Any] | Sequence[Any]],
     kinds: Mapping[str, Kind] | None = None,
+    lost: list[str] | None = None,
 ) -> list[bytes]:
     """Write a batch of Examples.
 
@@ -64,6 +65,7 @@ def encode_columns(
     Args:
         columns: The values by name, all with the same number of rows.
         kinds: The kinds that a plan gives, by name.
+        lost: Gets the names of columns with numbers that float32 does not hold.
 
     Returns:
         The payloads, in the order of the rows; no columns give no rows.
@@ -82,6 +84,9 @@ def encode_columns(
                 raise FeatureError(f"{len(column.values)} rows, and {num_rows} in other columns")
             num_rows = len(column.values)
             pieces += _encode_column(EntryHeads(name), column, kind)
+            if lost is not None and NOTED.has_lost:
+                NOTED.has_lost = False
+                lost.append(name)
         except FeatureError as error:
             error.feature = name
             raise

@@ -33,6 +33,7 @@ from shardwriter.codec.feature_errors import (
     ragged,
     type_name,
 )
+from shardwriter.codec.float32 import EXACT, SMALLEST, as_float32, note_float
 from shardwriter.codec.raw_array import RawArray
 from shardwriter.errors import FeatureError
 from shardwriter.formats.varint import encode_varint, encode_varints
@@ -46,7 +47,6 @@ KINDS: Final[tuple[Kind, ...]] = ("bytes", "float", "int64")
 UNSET_FEATURE: Final = b"\x12\x00"
 
 _LIST_TAGS: Final[dict[Kind, bytes]] = {"bytes": b"\x0a", "float": b"\x12", "int64": b"\x1a"}
-_FLOAT32: Final = np.dtype("<f4")
 _PACK_FLOAT: Final = struct.Struct("<6sf").pack
 _FLOAT_HEAD: Final = b"\x12\x08\x12\x06\x0a\x04"
 # Below this, one more copy is cheaper than one more buffer in the join.
@@ -156,30 +156,6 @@ def blob_head(size: int) -> bytes:
     return _feature_head("bytes", b"\x0a" + encode_varint(size), size)
 
 
-def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Convert floats to little-endian float32: rounding is fine, an overflow is not.
-
-    Args:
-        array: ``float*[...]``; float32 keeps all its bits.
-
-    Raises:
-        FeatureError: A finite number is too large for float32.
-    """
-    if array.dtype == _FLOAT32:
-        return array
-    if array.itemsize <= 4:
-        return array.astype(_FLOAT32)
-    with np.errstate(over="ignore", invalid="ignore"):
-        # longdouble goes through float64 as a Python float would.
-        narrow = array.astype(np.float64, copy=False).astype(_FLOAT32)
-    infinite = np.isinf(narrow)
-    if infinite.any():
-        infinite &= np.isfinite(array)
-        if infinite.any():
-            raise overflow(array[infinite].flat[0])
-    return narrow
-
-
 def as_integers(array: NDArray[Any]) -> NDArray[Any]:
     """Check that integers or bools fit int64, and bring them into native byte order.
 
@@ -229,6 +205,8 @@ def _int_elsewhere(value: int, kind: Kind | None) -> Encoded:
 
 
 def _encode_float(value: float) -> bytes:
+    if not (SMALLEST <= value < EXACT or value == 0 or -EXACT < value <= -SMALLEST):
+        note_float(value)
     try:
         return _PACK_FLOAT(_FLOAT_HEAD, value)
     except OverflowError:

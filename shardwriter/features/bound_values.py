@@ -48,12 +48,14 @@ def column_types(types: Mapping[str, FeatureType]) -> dict[str, FeatureType]:
     """Return what a source of columns is told of declared types: kinds, which it converts to.
 
     Shapes and narrow types are looked at when a row has become a record. Of raw bytes a source
-    is told nothing, as the numbers are its own.
+    is told nothing, as the numbers are its own; but of float64, whose text becomes numbers.
     """
     widest = {"int64": "int64", "float": "float32"}
     told = {}
     for name, found in types.items():
         if found.encoding == "raw":
+            if found.dtype == "float64":
+                told[name] = FeatureType("float", "float64")
             continue
         if must_bind(found):
             dtype = widest.get(found.kind or "", found.dtype)

@@ -20,6 +20,7 @@ from shardwriter.errors import OptionError, ShardwriterError
 from shardwriter.features.feature_types import FeatureType, Shape, needs_shape
 from shardwriter.features.schema_text import (
     IMAGE,
+    exact_type,
     list_type,
     parse_schema_option,
     parse_type,
@@ -119,7 +120,7 @@ def _entries(schema: Mapping[str, Any], path: str | None) -> Mapping[str, Any]:
 
 def _read_entry(entry: Any) -> tuple[FeatureType, list[str] | None]:
     if isinstance(entry, FeatureType):
-        return entry, None
+        return exact_type(entry), None
     if isinstance(entry, str):
         return parse_type(entry), None
     if not isinstance(entry, Mapping):
@@ -135,7 +136,9 @@ def _read_entry(entry: Any) -> tuple[FeatureType, list[str] | None]:
             return FeatureType(), None  # it had no value in any record
         raise ValueError("it has no dtype")
     shape, vocabulary = _shape(entry.get("shape")), _vocabulary(entry.get("vocabulary"))
-    encoding = entry.get("encoding", "list")
+    encoding = entry.get("encoding", "raw" if dtype == "float64" else "list")
+    if encoding == "raw" and dtype == "float64" and "encoding" not in entry:
+        kind = None  # whoever says float64 means all of its digits
     if encoding == "image":
         found = IMAGE if shape in (None, ()) else FeatureType("bytes", "bytes", shape, "image")
     elif encoding == "raw":

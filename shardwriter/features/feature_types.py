@@ -30,7 +30,15 @@ Shape = tuple[int | None, ...]
 TIME_UNITS: Final = ("days", "s", "ms", "us", "ns")
 """Units of times that are stored as integers."""
 
-WIDEST: Final[dict[str, str]] = {"int64": "int64", "float": "float64", "bytes": "bytes"}
+WIDEST: Final[dict[str, str]] = {"int64": "int64", "float": "float32", "bytes": "bytes"}
+
+
+def float_dtype(dtype: str) -> str:
+    """Return what floats of a dtype are once they stand in a list of an Example: float32 at most.
+
+    Only raw bytes hold float64.
+    """
+    return dtype if dtype == "float16" else "float32"
 
 
 @dataclass(frozen=True)
@@ -245,7 +253,7 @@ def _describe_array(name: str, array: np.ndarray[Any, Any]) -> FeatureType:
     if code in "biu":
         return FeatureType("int64", array.dtype.name, array.shape)
     if code == "f":
-        return FeatureType("float", array.dtype.name, array.shape)
+        return FeatureType("float", float_dtype(array.dtype.name), array.shape)
     if code in "SU":
         return FeatureType("bytes", "string" if code == "U" else "bytes", array.shape)
     raise FeatureError(f"an array of {array.dtype} has no place in an Example", feature=name)

@@ -19,7 +19,14 @@ from shardwriter.codec.sequence_names import (
     spoken,
 )
 from shardwriter.errors import SchemaConflict, ShardwriterError
-from shardwriter.features.feature_types import WIDEST, FeatureType, as_planned, describe, signature
+from shardwriter.features.feature_types import (
+    WIDEST,
+    FeatureType,
+    as_planned,
+    describe,
+    float_dtype,
+    signature,
+)
 from shardwriter.features.schema_text import type_text
 from shardwriter.images.headers import image_format
 
@@ -39,7 +46,7 @@ class FeatureSummary:
     def to_json(self) -> dict[str, Any]:
         """Return the feature's entry in the manifest."""
         entry: dict[str, Any] = {
-            "dtype": self.type.dtype,
+            "dtype": _dtype_of(self.type.kind, self.type.dtype),
             "encoding": self.type.encoding,
             "kind": self.type.kind,
             "present": self.present,
@@ -58,7 +65,7 @@ class FeatureSummary:
         shape = entry.get("shape")
         feature_type = FeatureType(
             entry.get("kind"),
-            entry.get("dtype"),
+            _dtype_of(entry.get("kind"), entry.get("dtype")),
             None if shape is None else tuple(shape),
             entry.get("encoding", "list"),
             entry.get("format"),
@@ -74,6 +81,11 @@ class FeatureSummary:
     def to_state(self) -> dict[str, Any]:
         """Return the entry with what a manifest does not tell: where the type comes from."""
         return {**self.to_json(), "first_item": self.first_item}
+
+
+def _dtype_of(kind: Kind | None, dtype: str | None) -> str | None:
+    """Return what the values of a feature are; manifests once said float64 of float32."""
+    return float_dtype(dtype) if kind == "float" and dtype is not None else dtype
 
 
 class Schema:

@@ -9,8 +9,10 @@
              DTYPE[SIZE,...]      of this shape: [] a single value, null a dimension that varies
              int64:UNIT           times of a table's column as integers: days, s, ms, us or ns
              raw:DTYPE[...]       one bytes value: the array's bytes, in C order, little-endian
-    DTYPE    bytes, string, float (float32), or bool, int8 ... uint64, float16 ... float64;
+    DTYPE    bytes, string, float (float32), or bool, int8 ... uint64, float16, float32, float64;
              raw takes complex64, complex128 and bfloat16 too
+
+The floats of an Example are float32, so that ``float64`` is the same as ``raw:float64``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ LIST_DTYPES: Final = {
     "bytes": ("bytes", "bytes"),
     "string": ("bytes", "string"),
     "float": ("float", "float32"),
-    **{f"float{bits}": ("float", f"float{bits}") for bits in (16, 32, 64)},
+    **{f"float{bits}": ("float", f"float{bits}") for bits in (16, 32)},
+    "float64": ("float", "float32"),  # as manifests once called it; see `exact_type`
     **{f"int{bits}": ("int64", f"int{bits}") for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": ("int64", f"uint{bits}") for bits in (8, 16, 32, 64)},
     "bool": ("int64", "bool"),
@@ -91,7 +94,7 @@ def parse_type(text: str) -> FeatureType:
         if found["raw"] or dtype != "int64":
             raise ValueError(f"{text.strip()!r}: only int64 has a unit, as in int64:ms")
         return time_type(found["unit"], shape)
-    if found["raw"]:
+    if found["raw"] or dtype == "float64":
         return raw_type(dtype, shape)
     if dtype == "image":
         if shape is not None:
@@ -128,6 +131,12 @@ def time_type(unit: str, shape: Shape | None) -> FeatureType:
     return FeatureType("int64", "int64", shape, format=unit)
 
 
+def exact_type(found: FeatureType) -> FeatureType:
+    """Return the type that holds every digit: of float64 in a list that of its raw bytes."""
+    is_wide = (found.kind, found.dtype, found.encoding) == ("float", "float64", "list")
+    return raw_type("float64", found.shape) if is_wide else found
+
+
 def raw_type(dtype: str, shape: Shape | None) -> FeatureType:
     """Return the type of an array that is stored as its bytes.
 
@@ -146,7 +155,8 @@ def type_text(feature_type: FeatureType) -> str:
     shape = feature_type.shape
     sizes = "" if shape is None else f"[{','.join('null' if n is None else str(n) for n in shape)}]"
     unit = f":{feature_type.format}" if feature_type.format in TIME_UNITS else ""
-    return f"{'raw:' if feature_type.encoding == 'raw' else ''}{feature_type.dtype}{unit}{sizes}"
+    is_raw = feature_type.encoding == "raw" and feature_type.dtype != "float64"
+    return f"{'raw:' if is_raw else ''}{feature_type.dtype}{unit}{sizes}"
 
 
 def summary_text(feature_type: FeatureType) -> str:

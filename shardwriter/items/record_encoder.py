@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from shardwriter.codec.example import UNSET, encode_example
 from shardwriter.codec.example_columns import Column, encode_columns
+from shardwriter.codec.float32 import NOTED
 from shardwriter.codec.sequence_example import SequenceExample, encode_sequence_example
-from shardwriter.codec.sequence_names import keyed
+from shardwriter.codec.sequence_names import is_of_sequences, keyed, spoken
 from shardwriter.data_warnings import DataWarnings
-from shardwriter.errors import CallableError, FeatureError, RecordTooLarge
+from shardwriter.errors import CallableError, DataWarning, FeatureError, RecordTooLarge
 from shardwriter.features.bound_values import Binder, must_bind
 from shardwriter.features.declared import Declared
 from shardwriter.features.feature_types import FeatureType, Steps
@@ -22,6 +23,13 @@ from shardwriter.features.schema import Schema
 from shardwriter.features.shape_features import shape_features
 from shardwriter.formats.tfrecord import MAX_PAYLOAD_BYTES
 from shardwriter.items.fields import own_fields
+from shardwriter.items.float_precision import (
+    CODE,
+    lost_in_column,
+    lost_number,
+    precision_error,
+    precision_warning,
+)
 from shardwriter.runs.kept import Counted
 
 DEFAULT_LABEL: Final = "image/class/label"
@@ -54,10 +62,12 @@ class RecordEncoder:
         self._prepares = True
         self.labels = LabelCounts(label or DEFAULT_LABEL, num_shards)
         self._kinds = self.schema.kinds or None
+        self._float_plan = frozenset(n for n, kind in self.schema.kinds.items() if kind == "float")
         self._label = self.labels.feature
         self._counted: Counted | None = None
         self.warnings = DataWarnings()
         self._strict = strict
+        self._has_lost = False  # whether a number was lost in an item of a mapping before
 
     @property
     def learnt(self) -> Learnt:
@@ -103,15 +113,46 @@ class RecordEncoder:
             features = _read(features)
         if self._prepares:
             features = self._prepared(item_index, features)
-        payload = encode_example(features, self._kinds)
+        # Which features lose digits is asked for once that has happened: most data never does.
+        lost: list[str] | None = [] if self._has_lost else None
+        payload = encode_example(features, self._kinds, lost)
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise _too_large(payload)
         if self._counted is not None and item_index in self._counted:
             return payload
+        if lost is None and NOTED.has_lost:
+            NOTED.has_lost = False
+            lost = list(features)
+        warnings = self._warnings_of(item_index, features, lost) if lost else None
         self.schema.observe(item_index, features)
+        if warnings:
+            self.warnings.merge(warnings)
+            self._has_lost = True
         if self._label in features:
             self._count_label(item_index, features[self._label])
         return payload
+
+    def _warnings_of(
+        self, item_index: int, features: Mapping[str, Any], names: Iterable[str]
+    ) -> list[DataWarning]:
+        """Return a warning for each feature of these that has a number which float32 does not hold.
+
+        Raises:
+            FeatureError: There is one, with ``strict``.
+        """
+        found = []
+        for name in names:
+            if not self.warnings.has_before(CODE, spoken(name), item_index):
+                number = lost_number(features[name], is_planned=name in self._float_plan)
+                if number is not None:
+                    found.append(self._warning_of(name, item_index, number))
+        return found
+
+    def _warning_of(self, key: str, item_index: int, number: float) -> DataWarning:
+        name, can_declare = spoken(key), not is_of_sequences(key)
+        if self._strict:
+            raise precision_error(name, number, can_declare=can_declare)
+        return precision_warning(name, item_index, number, can_declare=can_declare)
 
     def _prepared(self, item_index: int, features: dict[str, Any]) -> dict[str, Any]:
         """Do what most records need not: those behind the first one, with nothing declared."""
@@ -134,7 +175,11 @@ class RecordEncoder:
         self._prepares = True
         context, lists = example
         steps = {n: None if s is None else Steps(s) for n, s in lists.items()}
-        self.schema.observe(item_index, keyed(context, steps))
+        features = keyed(context, steps)
+        warnings = self._warnings_of(item_index, features, features) if NOTED.has_lost else ()
+        NOTED.has_lost = False
+        self.schema.observe(item_index, features)
+        self.warnings.merge(warnings)
         if self._label in context:
             self._count_label(item_index, context[self._label])
         return payload
@@ -160,15 +205,25 @@ class RecordEncoder:
 
     def encode_block(self, indices: Sequence[int], columns: Mapping[str, Column]) -> list[bytes]:
         """Encode many items of planned features at once."""
-        payloads = encode_columns(columns, self._kinds)
+        lost: list[str] = []
+        payloads = encode_columns(columns, self._kinds, lost)
         if self._counted is not None and indices[0] < self._counted.last:
             new = [row for row, index in enumerate(indices) if index not in self._counted]
-            self._count([indices[row] for row in new], _select(columns, new))
+            if new:
+                self._count([indices[row] for row in new], _select(columns, new), lost)
         else:
-            self._count(indices, columns)
+            self._count(indices, columns, lost)
         return payloads
 
-    def _count(self, indices: Sequence[int], columns: Mapping[str, Column]) -> None:
+    def _count(
+        self, indices: Sequence[int], columns: Mapping[str, Column], lost: Sequence[str]
+    ) -> None:
+        for name in lost:
+            if not self.warnings.has_before(CODE, name, indices[0]):
+                found = lost_in_column(columns[name])
+                if found is not None:
+                    row, number = found
+                    self.warnings.add(self._warning_of(name, indices[row], number))
         for name, column in columns.items():
             num_unset = 0 if column.unset is None else int(np.count_nonzero(column.unset))
             num_absent = 0 if isinstance(column.values, np.ndarray) else _count_none(column.values)

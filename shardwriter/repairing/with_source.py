@@ -19,6 +19,7 @@ from shardwriter.dataset.naming import Output, ledger_file
 from shardwriter.dataset.splits import Split
 from shardwriter.engines import Engine, Notify, Progress
 from shardwriter.errors import ManifestError, OptionError, RunChanged
+from shardwriter.features.feature_types import FeatureType
 from shardwriter.items.keys import key_notes
 from shardwriter.items.selection import Selection
 from shardwriter.job import Job
@@ -86,6 +87,12 @@ def options_of(manifest: Manifest, given: DatasetOptions) -> DatasetOptions:
         deflate=compression.get("deflate", "isal-2"),
         tfds=tfds_split_of(manifest.metadata),
     )
+    written = manifest.features
+    schema = {
+        name: _as_written(found, written[name].type) if name in written else found
+        for name, found in options.schema.items()
+    }
+    options = replace(options, schema=schema)
     split = manifest.order.get("split")
     if split is not None:
         key = options.key or split.get("feature")
@@ -98,6 +105,13 @@ def options_of(manifest: Manifest, given: DatasetOptions) -> DatasetOptions:
     if key is not None:
         return replace(options, order="key", key=key["feature"], order_seed=key["seed"])
     return options
+
+
+def _as_written(declared: FeatureType, found: FeatureType) -> FeatureType:
+    """Return a declared float64 as a list, where the dataset is of when it was stored as one."""
+    if (declared.encoding, declared.dtype) != ("raw", "float64") or found.kind != "float":
+        return declared
+    return FeatureType("float", "float64", declared.shape)
 
 
 def job_of(

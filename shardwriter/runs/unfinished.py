@@ -33,6 +33,7 @@ _NAMES: Final = {
     "order": "--order, --key, --split, --shuffle or --seed",
     "schema": "--schema",
 }
+_OLD_FLOAT: Final = ("float", "float64")  # what lists of float32 were called
 _OVERWRITE: Final = "--overwrite discards the run and starts again"
 _START_AGAIN: Final = f"put it back as it was, or {_OVERWRITE}"
 
@@ -103,11 +104,29 @@ def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """
     # As both come out of a file.
     now = canonical.loads(canonical.dumps(dict(now)))
+    before = _with_types_of_today(before)
     for part in ("options", "source", "plan", "job"):
         for field, old, new in _differences(before.get(part), now.get(part), (part,)):
             raise RunChanged(
                 f"{_what(field)}: {_phrase(old)} then, {_phrase(new)} now", hint=_START_AGAIN
             )
+
+
+def _with_types_of_today(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts of a run with its types as they are called now: float32, not float64."""
+    plan = facts.get("plan")
+    if not isinstance(plan, dict) or not isinstance(plan.get("schema"), dict):
+        return facts
+    features = plan["schema"].get("features")
+    if not isinstance(features, dict):
+        return facts
+    types = {
+        name: {**entry, "dtype": "float32"}
+        if isinstance(entry, dict) and (entry.get("kind"), entry.get("dtype")) == _OLD_FLOAT
+        else entry
+        for name, entry in features.items()
+    }
+    return {**facts, "plan": {**plan, "schema": {**plan["schema"], "features": types}}}
 
 
 def _differences(

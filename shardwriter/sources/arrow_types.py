@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType, float_dtype
 
 
 def tensor_shape(arrow_type: Any) -> tuple[int, ...] | None:
@@ -93,7 +93,7 @@ def leaf_type(leaf: Any) -> FeatureType | None:
     if pt.is_boolean(leaf) or pt.is_integer(leaf):
         return FeatureType("int64", dtype_of(leaf).name)
     if pt.is_floating(leaf):
-        return FeatureType("float", dtype_of(leaf).name)
+        return FeatureType("float", float_dtype(dtype_of(leaf).name))
     name = re.sub(r"\[\d+\]|large_|_view", "", str(leaf))
     if name == "string":
         return FeatureType("bytes", "string")

@@ -72,16 +72,17 @@ class _ColumnTyping:
 
     Args:
         name: Of the column.
-        fixed: The kind that the user fixed.
+        fixed: The type that the user fixed.
         missing: Cells that are missing values where the others are numbers.
 
     Attributes:
         kind: That of the cells that are numbers; "" while there was none.
     """
 
-    def __init__(self, name: str, fixed: str | None, missing: frozenset[str]) -> None:
+    def __init__(self, name: str, fixed: FeatureType, missing: frozenset[str]) -> None:
         self.name = name
-        self.fixed = fixed
+        self.fixed = fixed.kind
+        self._is_wide = fixed.dtype == "float64"
         self.kind = ""
         self._missing = missing
         # Such cells are taken out before the others are read as numbers.
@@ -197,7 +198,7 @@ class _ColumnTyping:
                 if kind in self._first and (kind == "bytes" or found == "float"):
                     raise self._not_of(wanted, self._first[kind])
         too_big = self._too_big.get("int64" if wanted == "whole" else wanted)
-        if too_big is not None:
+        if too_big is not None and not self._is_wide:
             raise too_big
         return wanted
 
@@ -278,9 +279,8 @@ class ColumnTyping:
                 path=path,
                 hint=f"the columns are {', '.join(known)}",
             )
-        kinds = {name: t.kind for name, t in fixed.items()}
         self._columns = [
-            None if name is None else _ColumnTyping(name, kinds.get(name), missing)
+            None if name is None else _ColumnTyping(name, fixed.get(name, FeatureType()), missing)
             for name in names
         ]
 

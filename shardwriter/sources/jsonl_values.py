@@ -58,12 +58,13 @@ class FeatureTyping:
 
     Args:
         name: Of the feature.
-        fixed: The kind that the user fixed.
+        fixed: The type that the user fixed.
     """
 
-    def __init__(self, name: str, fixed: Kind | None) -> None:
+    def __init__(self, name: str, fixed: FeatureType | None) -> None:
         self._name = name
-        self._fixed = fixed
+        self._fixed = None if fixed is None else fixed.kind
+        self._is_wide = fixed is not None and fixed.dtype == "float64"
         self._leaves: dict[type, tuple[str, int]] = {}  # each type, and where it stood first
         self._shape: Shape | None = None
         self._has_empty = False
@@ -194,7 +195,7 @@ class FeatureTyping:
         kind = self._fixed or self._found_kind()
         if kind is None:
             return FeatureType()
-        if kind in self._too_big:
+        if kind in self._too_big and not self._is_wide:
             raise self._too_big[kind]
         found = _TYPES[kind]
         if kind == "int64" and self._leaves.keys() == {bool}:
@@ -296,7 +297,7 @@ class RowTyping:
     def __init__(self, fixed: Mapping[str, FeatureType], table: TableOptions) -> None:
         self._table = table
         self._names: dict[str, None] = {}  # of all keys, where some are picked
-        self._fixed = {name: t.kind for name, t in fixed.items() if t.kind is not None}
+        self._fixed = {name: t for name, t in fixed.items() if t.kind is not None}
         self._features: dict[str, FeatureTyping] = {}
         self._has_rows = False
         self.num_values = 0

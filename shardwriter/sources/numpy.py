@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType
+from shardwriter.features.feature_types import FeatureType, float_dtype
 from shardwriter.sources.arrow_rows import own_value
 from shardwriter.sources.numpy_file import NumpyFile, Rows
 from shardwriter.sources.positions import OpenFiles
@@ -211,7 +211,7 @@ def _type_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], path: str)
     if dtype.kind in "biu":
         return FeatureType("int64", dtype.name, shape)
     if dtype.kind == "f" and dtype.itemsize <= 8:
-        return FeatureType("float", dtype.name, shape)
+        return FeatureType("float", float_dtype(dtype.name), shape)
     if dtype.kind in "SU" and len(shape) < 2:
         return FeatureType("bytes", "string" if dtype.kind == "U" else "bytes", shape)
     hints = {

@@ -29,7 +29,7 @@ _RAW_DTYPES: Final = frozenset(
     | {"float16", "float32", "float64"}
 )
 _TENSOR_DTYPES: Final = _RAW_DTYPES | {"uint32"}
-_WIDEST: Final = {"int64": "int64", "float": "float64"}
+_WIDEST: Final = {"int64": "int64", "float": "float32"}
 
 
 @dataclass(frozen=True)
@@ -222,8 +222,6 @@ def tfds_feature(
             is_lost = summary.vocabulary is not None and label.names is None
             return label, f"{name!r}: TFDS can not hold its class names" if is_lost else note
     dtype = found.dtype if found.dtype in _TENSOR_DTYPES else _WIDEST[found.kind]
-    if is_optional and dtype == "float64":
-        dtype = "float32"  # which is what a record holds; the value for none must fit in it
     return TfdsFeature("tensor", dtype, shape, optional=is_optional), note
 
 

@@ -1,0 +1,95 @@
+"""Floats as float32, as a Feature stores them, and the numbers that lose more than usual.
+
+Rounding to the 24 bits of float32 is what people expect of measured values. A number is *lost*
+where that is not all: one from 2**24 on that changes (a time stamp, an id), or one so small that
+most of its digits go. Encoding stores it all the same, and :data:`NOTED` says so, for whoever wants
+to know which number it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardwriter.codec.feature_errors import overflow
+
+EXACT: Final = 2.0**24
+"""All whole numbers up to here are float32."""
+
+SMALLEST: Final = 2.0**-126
+"""Float32 has fewer bits for what is smaller."""
+
+_FLOAT32: Final = np.dtype("<f4")
+
+
+class _Noted(threading.local):
+    """What was encoded in this thread.
+
+    Attributes:
+        has_lost: Whether a number was lost since this was last set to False.
+    """
+
+    has_lost = False
+
+
+NOTED: Final = _Noted()
+
+
+def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Convert floats to little-endian float32: rounding is fine, an overflow is not.
+
+    Args:
+        array: ``float*[...]``; float32 keeps all its bits.
+
+    Raises:
+        FeatureError: A finite number is too large for float32.
+    """
+    if array.dtype == _FLOAT32:
+        return array
+    if array.itemsize <= 4:
+        return array.astype(_FLOAT32)
+    wide = array.astype(np.float64, copy=False)  # longdouble, as a Python float would
+    try:
+        with np.errstate(over="raise", under="raise", invalid="ignore"):
+            narrow = wide.astype(_FLOAT32)
+    except FloatingPointError:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            narrow = wide.astype(_FLOAT32)
+    else:
+        # fmax passes NaN over; where all are NaN the comparison is false.
+        if not narrow.size or np.fmax.reduce(np.abs(narrow), None) < EXACT:
+            return narrow
+    infinite = np.isinf(narrow) & np.isfinite(array)
+    if infinite.any():
+        raise overflow(array[infinite].flat[0])
+    if lost_place(wide) is not None:
+        NOTED.has_lost = True
+    return narrow
+
+
+def note_float(value: float) -> None:
+    """Note a single number that is stored as float32, where it is lost."""
+    if lost_place(np.array([value])) is not None:
+        NOTED.has_lost = True
+
+
+def lost_place(values: NDArray[Any]) -> int | None:
+    """Return the place of the first lost number, in the flat array; None where there is none.
+
+    Args:
+        values: Numbers of any dtype and shape.
+    """
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        wide = flat.astype(np.float64)
+        narrow = wide.astype(np.float32).astype(np.float64)
+        size = np.abs(wide)
+        is_lost = (size >= EXACT) | (np.abs(narrow - wide) > size * 2.0**-24)
+        is_lost &= (narrow != wide) & np.isfinite(wide)
+        if flat.dtype.kind in "iu":  # float64 may have changed them before
+            is_lost |= narrow.astype(flat.dtype) != flat
+    place = int(is_lost.argmax()) if len(flat) else 0
+    return place if len(flat) and is_lost[place] else None

@@ -1,0 +1,231 @@
+"""Numbers that float32 does not hold: a warning, or an error with ``strict``; never in silence."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardwriter as sw
+from shardwriter.codec.example import encode_example
+from shardwriter.codec.float32 import EXACT, NOTED, SMALLEST, lost_place
+from shardwriter.errors import DataWarning, FeatureError
+from shardwriter.features.learnt import Learnt
+from shardwriter.items.record_encoder import RecordEncoder
+
+STAMP = 1700000001.25
+MESSAGE = f"feature 'ts': {STAMP} (item 1) is stored as 1700000000.0: float32 holds about 7 digits"
+
+
+def is_lost(value):
+    """What the definition says of one number."""
+    with np.errstate(all="ignore"):
+        narrow = float(np.float32(value))
+    if math.isnan(value) or math.isinf(value) or narrow == value:
+        return False
+    return abs(value) >= EXACT or abs(narrow - value) > abs(value) * 2.0**-24
+
+
+numbers = (
+    st.floats()
+    | st.floats(-1e9, 1e9)
+    | st.floats(-4 * SMALLEST, 4 * SMALLEST)
+    | st.integers(-(2**30), 2**30).map(float)
+).filter(lambda v: math.isinf(v) or not abs(v) > 3.4e38)
+
+
+def has_lost(value):
+    NOTED.has_lost = False
+    encode_example({"x": value})
+    return NOTED.has_lost
+
+
+@given(numbers)
+def test_one_number_is_lost_where_the_definition_says_so(value):
+    assert has_lost(value) is is_lost(value)
+    assert has_lost(np.float64(value)) is is_lost(value)
+
+
+@given(st.lists(numbers, min_size=1, max_size=40))
+def test_the_first_of_many_numbers_is_found(values):
+    places = [place for place, value in enumerate(values) if is_lost(value)]
+    array = np.array(values)
+    assert lost_place(array) == (places[0] if places else None)
+    assert has_lost(array) is bool(places)
+    assert has_lost(values) is bool(places)
+    assert has_lost(np.stack([array, array])[:, ::-1]) is bool(places)
+
+
+@pytest.mark.parametrize("value", [2**24 + 1, 2**53 + 1, -(2**62) - 1])
+def test_integers_are_compared_as_integers(value):
+    assert lost_place(np.array([0, value])) == 1
+    assert lost_place(np.array([0, 2**24, -(2**62)])) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        STAMP,
+        np.float64(STAMP),
+        [0.5, STAMP],
+        [[0.5], [STAMP]],
+        np.array([STAMP, 0.5]),
+        [np.array([0.5]), np.array([STAMP])],
+        np.array([[0.5], [STAMP]]),
+        np.array(STAMP, np.longdouble),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_any_shape_of_value_warns_once(tmp_path, value, workers):
+    quiet = np.asarray(value) * 0
+    items = [{"ts": quiet, "n": 1}, {"ts": value, "n": 2}, {"ts": value, "n": 3}]
+    with pytest.warns(DataWarning) as found:
+        manifest = sw.write(items, tmp_path / "a@3", workers=workers)
+    assert [str(w.message) for w in found] == [MESSAGE]
+    assert found[0].filename == __file__
+    (entry,) = manifest.metadata["warnings"]
+    assert (entry["index"], entry["value"], entry["stored"]) == (1, str(STAMP), "1700000000.0")
+    with pytest.raises(FeatureError, match=f"{STAMP} would be stored") as caught:
+        sw.write(items, tmp_path / "b@3", workers=workers, strict=True)
+    assert (caught.value.index, caught.value.feature) == (1, "ts")
+    manifest = sw.write(items, tmp_path / "b@3", workers=workers, strict=True, on_error="skip")
+    assert list(manifest.gaps) == [1, 2]
+
+
+def test_what_is_rounded_as_usual_says_nothing(tmp_path, recwarn):
+    values = [0.1, 1e-30, math.pi * 1e6, float("nan"), float("inf"), 2.0**24, 2.0**100, 0.0]
+    items = [{"a": v, "b": np.array([v]), "c": np.float32(v), "d": [v, v]} for v in values]
+    assert sw.write(items, tmp_path / "a@1", strict=True).metadata == {}
+    assert not recwarn.list
+
+
+def test_the_steps_of_a_sequence_warn(tmp_path):
+    steps = [np.array([1.0]), np.array([STAMP])]
+    items = [sw.SequenceExample({"id": i}, {"ts": steps if i else steps[:1]}) for i in range(2)]
+    with pytest.warns(DataWarning, match=r"feature 'ts\[\]': 1700000001.25 \(item 1\)"):
+        sw.write(items, tmp_path / "a@1")
+
+
+def test_each_feature_warns_for_its_own_first_item():
+    encoder = RecordEncoder(1)
+    for index in range(4):
+        encoder.encode(index, {"a": [STAMP] if index else [1.0], "b": 0.5 if index < 2 else STAMP})
+    assert [(w.feature, w.index) for w in encoder.warnings] == [("a", 1), ("b", 2)]
+
+
+def test_an_earlier_item_that_comes_later_takes_its_place():
+    encoder = RecordEncoder(1)
+    for index in (5, 2, 7):
+        encoder.encode(index, {"ts": STAMP + index})
+    assert [(w.index, w.value) for w in encoder.warnings] == [(2, "1700000003.25")]
+
+
+def test_a_record_that_is_refused_leaves_no_warning():
+    encoder = RecordEncoder(1)
+    encoder.encode(0, {"ts": 0.5, "b": 1})
+    with pytest.raises(sw.DataError):
+        encoder.encode(1, {"ts": STAMP, "b": "text"})
+    assert not encoder.warnings
+
+
+@pytest.fixture
+def csv(tmp_path):
+    path = tmp_path / "ev.csv"
+    path.write_text("user,ts,x\n" + "a,0.5,1.5\nb,,2.5\n" * 40 + f"c,{STAMP},0.1\n" + "a,,\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"map": dict}, {"workers": 2}], ids=str)
+def test_a_table_warns_in_blocks_and_row_by_row(csv, tmp_path, options):
+    with pytest.warns(DataWarning) as found:
+        manifest = sw.write(csv, tmp_path / "a@4", **options)
+    assert [(w.message.feature, w.message.index) for w in found] == [("ts", 80)]
+    assert [w["index"] for w in manifest.metadata["warnings"]] == [80]
+    with pytest.raises(FeatureError, match="would be stored") as caught:
+        sw.write(csv, tmp_path / "b@4", strict=True, **options)
+    assert caught.value.index == 80
+
+
+def test_integers_that_a_plan_makes_floats_warn(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id\n1\n16777217\n")
+    with pytest.warns(DataWarning, match=r"16777217(\.0)? \(item 1\) is stored as 16777216.0"):
+        sw.write(str(path), tmp_path / "a@1", schema="id=float")
+    with pytest.warns(DataWarning, match=r"16777217 \(item 0\) is stored as 16777216.0"):
+        sw.write([{"id": 16777217}], tmp_path / "b@1", schema="id=float")
+
+
+def test_other_sources_warn(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    jsonl, parquet, npy = tmp_path / "a.jsonl", tmp_path / "a.parquet", tmp_path / "a.npy"
+    jsonl.write_text('{"ts": [0.5, 1]}\n{"ts": [1700000001.25, 2]}\n')
+    pq.write_table(pa.table({"ts": pa.array([None, STAMP, 0.5])}), parquet)
+    np.save(npy, np.array([[0.5], [STAMP]]))
+    for source in (jsonl, parquet, npy):
+        with pytest.warns(DataWarning, match=rf"{STAMP} \(item 1\)") as found:
+            sw.write(str(source), tmp_path / f"{source.suffix[1:]}@2")
+        assert len(found) == 1
+
+
+def test_a_state_keeps_what_was_found():
+    encoder = RecordEncoder(1)
+    encoder.encode(3, {"ts": STAMP})
+    again = Learnt.from_state(json.loads(json.dumps(encoder.learnt.to_state())), 1)
+    other = RecordEncoder(1)
+    other.encode(1, {"ts": STAMP})
+    other.merge(again)
+    assert [w.index for w in other.warnings] == [1]
+
+
+def test_strict_refuses_what_an_earlier_attempt_has_noted(tmp_path):
+    """The items are done; the publication alone is left."""
+    fails = {"now": True}
+
+    def items():
+        for index in range(3000):
+            if index == 2900 and fails["now"]:
+                raise RuntimeError("stopped")
+            yield {"ts": STAMP if index == 5 else 0.5}
+
+    options = sw.RunOptions(mark_s=0, checkpoint_bytes=1)
+    with pytest.raises(sw.DataError):
+        sw.write(items, tmp_path / "a@2", run=options)
+    fails["now"] = False
+    with pytest.raises(FeatureError, match="item 5"):
+        sw.write(items, tmp_path / "a@2", run=options, resume=True, strict=True)
+    assert not (tmp_path / "a.manifest.json").exists()
+    with pytest.warns(DataWarning, match="item 5"):
+        manifest = sw.write(items, tmp_path / "a@2", run=options, resume=True)
+    assert [w["index"] for w in manifest.metadata["warnings"]] == [5]
+    with pytest.raises(FeatureError, match="item 5"):
+        sw.write(items, tmp_path / "a@2", run=options, resume=True, strict=True)
+
+
+def test_appended_items_warn_by_their_own_numbers(tmp_path):
+    with pytest.warns(DataWarning, match="item 1"):
+        sw.write([{"ts": 0.5}, {"ts": STAMP}], tmp_path / "a@2")
+    with pytest.warns(DataWarning, match=r"'b'.*item 3\)"):
+        sw.append([{"ts": 0.5}, {"ts": STAMP, "b": STAMP}], tmp_path / "a")
+    metadata = sw.load_manifest(tmp_path / "a.manifest.json").metadata
+    assert [(w["feature"], w["index"]) for w in metadata["warnings"]] == [("b", 3), ("ts", 1)]
+    with pytest.raises(FeatureError, match="would be stored"):
+        sw.append([{"ts": 0.5, "b": 2 * STAMP}], tmp_path / "a", strict=True)
+    sw.append([{"ts": 0.5}], tmp_path / "a", strict=True)
+
+
+def test_pushed_records_warn(tmp_path):
+    def push():
+        with sw.open_writer(tmp_path / "a@2") as writer:
+            writer.write({"ts": 0.5})
+            writer.write({"ts": STAMP})
+        return writer
+
+    with pytest.warns(DataWarning, match="item 1"):
+        writer = push()
+    assert writer.manifest.metadata["warnings"]
