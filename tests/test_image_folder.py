@@ -346,6 +346,17 @@ def test_two_folders_of_the_same_names_are_asked_about(tmp_path):
     assert open_source(f"{root}/{{foo,bar}}", "image-mask").num_items == 2
 
 
+def test_two_folders_of_png_are_asked_about_if_one_has_no_colors(tmp_path):
+    root = two_folders(tmp_path / "d", ["1.png"], ["1.png"])
+    assert open_source(root).kind == "image-folder"
+    colored = bytearray(png())
+    colored[25] = 2
+    (tmp_path / "d/bar/1.png").write_bytes(colored)
+    with pytest.raises(SourceError, match="hold files of the same names") as caught:
+        open_source(root)
+    assert f"'{root}/{{bar,foo}}'" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

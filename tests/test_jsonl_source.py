@@ -444,3 +444,22 @@ def test_real_files(data_dir, tmp_path):
     with pytest.raises(SourceError, match="an object inside a list") as caught:
         sw.write(data_dir / "pytorch+data" / "test" / "_fakedata" / "json", tmp_path / "fake@1")
     assert (caught.value.line, caught.value.feature) == (1, "0_0")
+
+
+def test_rows_that_share_few_keys_come_in_small_blocks(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps({"id": n, f"k{n}": n}) + "\n" for n in range(3000)))
+    source = open_source(str(path))
+    assert source.block_items < 32  # a block has a cell for each of its rows and keys
+    assert list(source.load_columns([5, 6])) == ["id", "k5", "k6"]
+    assert source.load_columns([5, 6])["k6"].values[1] == 6
+    sw.write(path, tmp_path / "o@1")
+    with sw.open(tmp_path / "o") as dataset:
+        assert dict(dataset[2999]) == {"id": 2999, "k2999": 2999}
+
+
+def test_a_key_that_stands_twice_among_many_is_found_in_linear_time(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps({f"k{n}": n for n in range(40_000)})[:-1] + ',"k39999":1}\n')
+    with pytest.raises(SourceError, match="the key 'k39999' stands twice"):
+        open_source(str(path))

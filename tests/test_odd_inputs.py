@@ -25,7 +25,7 @@ from detection_sets import (
 )
 
 import shardwriter as sw
-from shardwriter.errors import SourceError
+from shardwriter.errors import OptionError, SourceError
 from shardwriter.formats.wav import read_wav_header
 from shardwriter.sources.find import open_source
 from shardwriter.table_options import TableOptions
@@ -326,3 +326,20 @@ def test_a_header_that_was_never_filled_in(riff_bytes):
     assert read_wav_header(sound(0, 36, b"")).num_frames == 0
     assert read_wav_header(sound(0, 48, b"LIST\4\0\0\0abcd")).num_frames == 0
     assert read_wav_header(sound(4, riff_bytes)).num_frames == 2
+
+
+# -- names that no file has ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["auto", "csv", "jsonl", "numpy", "image-folder", "coco"])
+def test_a_source_with_a_nul_in_its_name(format):
+    with pytest.raises(OptionError, match="NUL in its name"):
+        open_source("a\0b.csv", format)
+
+
+def test_a_saved_dataset_that_names_a_file_with_a_nul(tmp_path):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "a\\u0000.arrow"}]}')
+    (tmp_path / "dataset_info.json").write_text("{}")
+    with pytest.raises(SourceError, match="NUL"):
+        open_source(str(tmp_path))

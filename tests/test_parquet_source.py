@@ -14,7 +14,8 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.codec.example import UNSET, decode_example, encode_example
-from shardwriter.errors import DataError, FeatureError, SourceChanged, SourceError
+from shardwriter.errors import DataError, FeatureError, OptionError, SourceChanged, SourceError
+from shardwriter.features.declared import declare
 from shardwriter.features.feature_types import FeatureType
 from shardwriter.features.schema_text import parse_schema_option
 from shardwriter.items.encode import ItemEncoder
@@ -23,6 +24,7 @@ from shardwriter.sources import arrow_rows
 from shardwriter.sources.arrow_file import ArrowFile
 from shardwriter.sources.find import open_source
 from shardwriter.sources.parquet import ParquetTable
+from shardwriter.table_options import TableOptions
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 feather = pytest.importorskip("pyarrow.feather")
@@ -478,3 +480,105 @@ def test_pyarrow_is_asked_for_by_name(tmp_path, table):
         check=True,
     )
     assert done.stdout.strip() == 'pip install "shardwriter[parquet]"'
+
+
+# -- times and decimals, and columns that can not be stored ----------------------------------------
+
+
+def odd_columns(tmp_path):
+    """Write a table with columns that have no type by themselves, and return its path."""
+    when = datetime.datetime(2024, 1, 2, 3, 4, 5, 123456)
+    day = datetime.date(1960, 1, 2)
+    table = pa.table(
+        {
+            "id": [1, 2],
+            "ts": pa.array([when, None], pa.timestamp("us")),
+            "tz": pa.array([1704164645123, None], pa.timestamp("ms", "Europe/Berlin")),
+            "day": pa.array([day, None], pa.date32()),
+            "dec": pa.array([decimal.Decimal("1.10"), None], pa.decimal128(10, 2)),
+            "clock": pa.array([datetime.time(1, 2, 3), None], pa.time64("us")),
+            "took": pa.array([1500, None], pa.duration("ms")),
+            "list": pa.array([[when], None], pa.list_(pa.timestamp("us"))),
+            "st": [{"a": 1}, None],
+        }
+    )
+    path = tmp_path / "odd.parquet"
+    pq.write_table(table, path)
+    return str(path)
+
+
+def test_all_columns_that_can_not_be_stored_are_named_at_once(tmp_path):
+    path = odd_columns(tmp_path)
+    with pytest.raises(SourceError, match="8 columns have no place in features") as caught:
+        _ = open_source(path).plan
+    for column in ("'ts' (timestamp[us])", "'day' (date32[day])", "'st' (struct<a: int64>)"):
+        assert column in caught.value.message
+    schema = "ts=int64:us,tz=int64:ms,day=int64:days,dec=string,clock=int64:us,took=int64:ms"
+    assert f"--schema {schema},list=int64:us stores some" in caught.value.hint
+    assert "--drop-columns st leaves the others out" in caught.value.hint
+    types = parse_schema_option(f"{schema},list=int64:us")
+    source = open_source(path, schema=types, table=TableOptions(drop_columns=("st",)))
+    assert {name: source.plan[name].kind for name in ("ts", "dec")} == {
+        "ts": "int64",
+        "dec": "bytes",
+    }
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ("ts=int64:us", 1704164645123456),
+        ("ts=int64:ns", 1704164645123456000),
+        ("ts=string", "2024-01-02 03:04:05.123456"),
+        ("tz=int64:ms", 1704164645123),
+        ("tz=int64:us", 1704164645123000),
+        ("day=int64:days", -3652),
+        ("day=int64:s", -3652 * 86400),
+        ("day=string", "1960-01-02"),
+        ("dec=string", "1.10"),
+        ("dec=float", 1.1),
+        ("clock=int64:us", 3723 * 10**6),
+        ("took=int64:us", 1500 * 1000),
+    ],
+)
+def test_times_and_decimals_are_stored_as_declared(tmp_path, declared, value):
+    name = declared.partition("=")[0]
+    types = parse_schema_option(declared)
+    source = open_source(odd_columns(tmp_path), schema=types, table=TableOptions(columns=(name,)))
+    assert source.plan[name].format == types[name].format
+    assert source.load(0)[name] == value
+    assert source.load(1)[name] is UNSET
+
+
+def test_the_unit_of_times_is_in_the_manifest_and_in_the_job(tmp_path):
+    path = odd_columns(tmp_path)
+    more = {"columns": "ts"}
+    first = sw.write(path, tmp_path / "a/o@1", schema="ts=int64:us", **more)
+    other = sw.write(path, tmp_path / "b/o@1", schema="ts=int64:ns", **more)
+    assert first.schema["features"]["ts"]["format"] == "us"
+    assert first.job != other.job
+    assert declare(first.schema).types["ts"].format == "us"
+
+
+@pytest.mark.parametrize(
+    ("declared", "message", "advice"),
+    [
+        ("ts=int64:ms", "would lose data", "ts=int64:us or ts=string"),
+        ("ts=int64:days", "can not be stored in days", "ts=int64:us or ts=string"),
+        ("dec=int64:s", "can not be stored in s", "dec=string or dec=float"),
+        ("st=string", "the schema says string", "--drop-columns st"),
+    ],
+)
+def test_a_type_that_does_not_fit_says_which_does(tmp_path, declared, message, advice):
+    name = declared.partition("=")[0]
+    path = odd_columns(tmp_path)
+    with pytest.raises(SourceError, match=message) as caught:
+        sw.write(path, tmp_path / "o@1", schema=declared, columns=("id", name))
+    assert advice in caught.value.hint
+    assert "=string stores" not in caught.value.hint or name != "st"
+
+
+def test_units_are_of_int64_alone():
+    for text in ("ts=float:ms", "ts=raw:int64:ms", "ts=int64:hours"):
+        with pytest.raises(OptionError, match="unit"):
+            parse_schema_option(text)

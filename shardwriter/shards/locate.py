@@ -218,7 +218,8 @@ def _take_glob(path: str, sets: list[ShardSet], files: list[str]) -> None:
     in_folders = [s for folder in folders for s in _in_directory(folder)]
     regular = [name for name in found if inputs.is_file(name)]
     if not in_folders and not regular:
-        raise SourceError("this pattern matches folders without TFRecord shards", path=path)
+        what = "folders without TFRecord shards" if folders else "a pipe or a device, and no file"
+        raise SourceError(f"this is {what}", path=path)
     sets += in_folders
     files += regular
 

@@ -117,7 +117,7 @@ class ColumnReader:
 
     def _no_feature(self, arrow_type: Any) -> SourceError:
         return SourceError(
-            f"a column of {arrow_type} has no place in a feature",
+            no_place(arrow_type),
             feature=self._name,
             hint=self._ways_out(),
         )
@@ -277,7 +277,9 @@ class ColumnReader:
             raise SourceError(
                 f"is not {type_text(self.type)}: {reason}",
                 feature=self._name,
-                hint=f"fix another type, as with --schema {self._name}=string",
+                hint=self._ways_out()
+                if storable(leaf_of(self._arrow_type))
+                else f"fix another type: --schema {self._name}=string",
             ) from error
         except UnicodeDecodeError as error:
             raise SourceError(
@@ -356,6 +358,11 @@ class ColumnReader:
                 nested.bounds[:-1].tolist(), nested.bounds[1:].tolist(), dims.tolist(), strict=True
             )
         ]
+
+
+def no_place(arrow_type: Any) -> str:
+    """Return the message for a column that has no type by itself."""
+    return f"a column of {arrow_type} has no place in a feature"
 
 
 def _numbers(column: Any) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from shardwriter.codec.example import UNSET
 from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
 from shardwriter.features.feature_types import FeatureType
-from shardwriter.sources.arrow_columns import ColumnReader, ReadFile
+from shardwriter.sources.arrow_columns import ColumnReader, ReadFile, no_place
 from shardwriter.sources.arrow_file import Piece
 from shardwriter.sources.arrow_types import leaf_of, storable
 from shardwriter.table_options import TableOptions
@@ -157,8 +157,10 @@ class ArrowRows:
         left: list[str] = []
         for error in wrong:
             name = error.feature or ""
-            told.append(f"{name!r}: {error.message}")
-            types = storable(leaf_of(self._schema.field(name).type))
+            arrow_type = self._schema.field(name).type
+            why = "" if error.message == no_place(arrow_type) else f": {error.message}"
+            told.append(f"{name!r} ({arrow_type}){why}")
+            types = storable(leaf_of(arrow_type))
             (stored if types else left).append(f"{name}={types[0]}" if types else name)
         ways = [
             f"--schema {','.join(stored)} stores {'some' if left else 'them'}" if stored else "",
@@ -168,7 +170,7 @@ class ArrowRows:
             "a map can make features of them (--map)",
         ]
         return SourceError(
-            f"{len(wrong):,} columns can not be features: {'; '.join(told)}",
+            f"{len(wrong):,} columns have no place in features: {'; '.join(told)}",
             path=path,
             hint="; ".join(filter(None, ways)),
         )

@@ -79,10 +79,10 @@ class _ColumnTyping:
         kind: That of the cells that are numbers; "" while there was none.
     """
 
-    def __init__(self, name: str, fixed: FeatureType | None, missing: frozenset[str]) -> None:
+    def __init__(self, name: str, fixed: FeatureType, missing: frozenset[str]) -> None:
         self.name = name
-        self.fixed = None if fixed is None else fixed.kind
-        self._is_wide = fixed is not None and fixed.dtype == "float64"
+        self.fixed = fixed.kind
+        self._is_wide = fixed.dtype == "float64"
         self.kind = ""
         self._missing = missing
         # Such cells are taken out before the others are read as numbers.
@@ -280,7 +280,7 @@ class ColumnTyping:
                 hint=f"the columns are {', '.join(known)}",
             )
         self._columns = [
-            None if name is None else _ColumnTyping(name, fixed.get(name), missing)
+            None if name is None else _ColumnTyping(name, fixed.get(name, FeatureType()), missing)
             for name in names
         ]
 

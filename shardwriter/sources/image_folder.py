@@ -22,6 +22,9 @@ KIND: Final = "image-folder"
 LABEL: Final = "image/class/label"
 
 _FILES: Final = FileKind("image", "images", "image files", EXTENSIONS)
+_PNG_COLORS: Final = 25  # where a PNG says what its pixels are
+_GRAY: Final = b"\0"
+_PALETTE: Final = b"\3"
 _TFDS_NAMES: Final = {"image/encoded": "image", "image/filename": "filename", LABEL: "label"}
 
 
@@ -46,26 +49,26 @@ class ImageFolder(ClassFolders):
         """Refuse two folders that may be two classes, or images and their masks.
 
         They may be masks where a file of one folder has a file of its name in the other, and those
-        of one folder are all PNG.
+        of one folder are all PNG; where those of both are, if only one begins with a PNG without
+        colors, or with a palette.
 
         Raises:
             SourceError: It can not be told; the hint has the command for either.
         """
         if len(self.classes) != 2:
             return
-        names: tuple[list[str], list[str]] = [], []
+        keys: tuple[list[str], list[str]] = [], []
         for item in self.items():
-            names[item.label].append(item.key.partition("/")[2])
-        stems = [[os.path.splitext(name)[0] for name in side] for side in names]
-        masks = [
-            folder
-            for folder, side in zip(self.classes, names, strict=True)
-            if all(name.lower().endswith(".png") for name in side)
-        ]
-        if stems[0] != stems[1] or not masks:
+            keys[item.label].append(item.key)
+        stems = [[os.path.splitext(key.partition("/")[2])[0] for key in side] for side in keys]
+        if stems[0] != stems[1]:
             return
-        mask = masks[-1]
-        image = next(folder for folder in self.classes if folder != mask)
+        masks = [n for n, side in enumerate(keys) if all(k.lower().endswith(".png") for k in side)]
+        if len(masks) == 2:
+            masks = [number for number in masks if self._is_without_colors(keys[number][0])]
+        if len(masks) != 1:
+            return
+        mask, image = self.classes[masks[0]], self.classes[1 - masks[0]]
         spec = shlex.quote(os.path.join(self._root, f"{{{image},{mask}}}"))
         raise SourceError(
             f"the folders {self.classes[0]!r} and {self.classes[1]!r} hold files of the same "
@@ -74,6 +77,13 @@ class ImageFolder(ClassFolders):
             hint=f"say which: --format image-folder for classes; --format image-mask with SOURCE "
             f"{spec} for images with masks in {mask!r}",
         )
+
+    def _is_without_colors(self, key: str) -> bool:
+        try:
+            _, data = self._inputs.read(os.path.join(self._folder, key))
+        except OSError:
+            return False  # which is said when the item is loaded
+        return data[_PNG_COLORS : _PNG_COLORS + 1] in (_GRAY, _PALETTE)
 
     def use_tfds_names(self) -> None:
         """Give features the names that TFDS has for them; doing it again changes nothing."""

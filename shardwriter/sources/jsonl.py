@@ -19,11 +19,12 @@ from shardwriter.features.feature_types import FeatureType
 from shardwriter.sources.jsonl_file import JsonLinesFile
 from shardwriter.sources.jsonl_values import RowTyping
 from shardwriter.sources.positions import file_changed
-from shardwriter.sources.row_table import RowTable
+from shardwriter.sources.row_table import BLOCK_ROWS, RowTable
 from shardwriter.table_options import TableOptions
 
 KIND: Final = "jsonl"
 
+_SPARSE_ROWS: Final = 16
 _ABSENT: Final = object()  # the row does not have the key
 
 
@@ -61,7 +62,11 @@ class JsonLines(RowTable[JsonLinesFile]):
             self._open_files.open(file)
             self._add(file, partial(file.scan, typing))
         self._table = table
+        # A block's columns have a cell for every row: of rows that share few keys it has few.
+        density = typing.num_values / (typing.num_features * (self.num_items or 1) or 1)
+        self.block_items = max(1, min(self.block_items, int(BLOCK_ROWS * density) + _SPARSE_ROWS))
         self._plan, self._convert, self._as_text, self._untyped = typing.finish()
+        self._order = {name: number for number, name in enumerate(self._plan)}
 
     @property
     def plan(self) -> Mapping[str, FeatureType]:
@@ -88,9 +93,9 @@ class JsonLines(RowTable[JsonLinesFile]):
         columns = {}
         plan = self.plan
         names: Iterable[str] = plan
-        if any(len(row) < len(plan) for row in rows):
+        if rows and min(map(len, rows)) < len(plan):
             there = set().union(*rows)  # of many keys that are rare, a block has few
-            names = [name for name in plan if name in there] or plan
+            names = sorted(there & plan.keys(), key=self._order.__getitem__) or plan
         for name in names:
             cells = [row.get(name, _ABSENT) for row in rows]
             unset = None

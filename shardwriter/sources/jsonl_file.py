@@ -180,7 +180,16 @@ def _scan_row(line: str) -> dict[str, Any]:
         _NoRow: It is none; says why.
     """
     try:
-        row, end = _scan(line)
+        try:
+            row, end = _CHECKED(line, 0)
+        except (json.JSONDecodeError, RepeatedKey):
+            raise
+        except ValueError:
+            row, end = _CHECKED_LONG(line, 0)
+    except json.JSONDecodeError as error:
+        raise _NoRow(f"not JSON: {error.msg} (column {error.pos + 1})") from None
+    except RepeatedKey as error:
+        raise _NoRow(str(error)) from None
     except RecursionError:
         raise _NoRow(_TOO_DEEP) from None
     if type(row) is not dict:
@@ -195,22 +204,3 @@ def _scan_row(line: str) -> dict[str, Any]:
 
 _TOO_DEEP: Final = f"lists or objects are nested too deep, over {MAX_DEPTH}"
 _KINDS: Final = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-
-
-def _scan(line: str) -> tuple[Any, int]:
-    """Parse the value that a line begins with.
-
-    Raises:
-        _NoRow: There is none.
-    """
-    try:
-        try:
-            return _CHECKED(line, 0)
-        except (json.JSONDecodeError, RepeatedKey):
-            raise
-        except ValueError:
-            return _CHECKED_LONG(line, 0)
-    except json.JSONDecodeError as error:
-        raise _NoRow(f"not JSON: {error.msg} (column {error.pos + 1})") from None
-    except RepeatedKey as error:
-        raise _NoRow(str(error)) from None

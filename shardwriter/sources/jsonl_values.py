@@ -289,6 +289,9 @@ class RowTyping:
     Args:
         fixed: Types that the user fixed, by feature.
         table: Which keys are read.
+
+    Attributes:
+        num_values: How many values all rows have together.
     """
 
     def __init__(self, fixed: Mapping[str, FeatureType], table: TableOptions) -> None:
@@ -297,6 +300,7 @@ class RowTyping:
         self._fixed = {name: t for name, t in fixed.items() if t.kind is not None}
         self._features: dict[str, FeatureTyping] = {}
         self._has_rows = False
+        self.num_values = 0
 
     def observe(self, rows: Sequence[Mapping[str, Any]], lines: Sequence[int], path: str) -> None:
         """Type a block of rows; ``lines`` are those that they stand in."""
@@ -306,6 +310,7 @@ class RowTyping:
         if self._table.picks:
             self._names.update(dict.fromkeys(chain.from_iterable(rows)))
             rows = self._table.picked(rows)
+        self.num_values += sum(map(len, rows))
         names = list(map(tuple, rows))
         if names.count(names[0]) == len(names):
             columns = zip(*(row.values() for row in rows), strict=True)
@@ -327,6 +332,11 @@ class RowTyping:
         if feature is None:
             feature = self._features[name] = FeatureTyping(name, self._fixed.get(name))
         return feature
+
+    @property
+    def num_features(self) -> int:
+        """How many keys all rows have together."""
+        return len(self._features)
 
     def finish(
         self,

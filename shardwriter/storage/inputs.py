@@ -12,6 +12,7 @@ file system is not installed is a MissingExtra.
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
 import os
@@ -207,6 +208,17 @@ class _LocalTree:
         return found.st_dev, found.st_ino
 
 
+def _no_nul(path: str) -> str:
+    """Return a path that a file may have.
+
+    Raises:
+        OSError: It has a NUL, of which Python itself says ValueError.
+    """
+    if "\0" in path:
+        raise OSError(errno.EINVAL, "the name has a NUL, as no file's has", path)
+    return path
+
+
 class LocalInputs:
     """Files of the local file system."""
 
@@ -224,15 +236,15 @@ class LocalInputs:
 
     def stat(self, path: str) -> Stat:
         """Return what is known of a file."""
-        return os.stat(path)
+        return os.stat(_no_nul(path))
 
     def stats(self, paths: Sequence[str]) -> list[Stat]:
         """Return the same of many files."""
-        return [os.stat(path) for path in paths]
+        return [self.stat(path) for path in paths]
 
     def listing(self, directory: str, prefix: str = "") -> Sequence[Entry]:
         """Return all that lies in a folder."""
-        return _local_entries(directory)
+        return _local_entries(_no_nul(directory))
 
     def tree(self, root: str, limit: int | None = None) -> Tree:
         """Return a folder with all that lies below it."""
@@ -244,15 +256,15 @@ class LocalInputs:
 
     def open(self, path: str) -> OpenInput:
         """Open a file."""
-        return OpenInput(io.FileIO(path))
+        return OpenInput(io.FileIO(_no_nul(path)))
 
     def open_raw(self, path: str) -> RawInput:
         """Open a file without a buffer."""
-        return io.FileIO(path)
+        return io.FileIO(_no_nul(path))
 
     def read(self, path: str) -> tuple[Stat, bytes]:
         """Return what a file is, and all of its bytes."""
-        with open(path, "rb", buffering=0) as file:
+        with open(_no_nul(path), "rb", buffering=0) as file:
             return os.fstat(file.fileno()), file.readall()
 
 
