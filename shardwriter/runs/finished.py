@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict
 
 from shardwriter.dataset.index import Index
 from shardwriter.dataset.manifest import Manifest
@@ -15,7 +15,8 @@ from shardwriter.errors import ManifestError, OutputExists
 from shardwriter.features.labels import LabelCounts
 from shardwriter.features.learnt import Learnt
 from shardwriter.features.schema import learnt_from_json
-from shardwriter.formats import canonical
+from shardwriter.formats import json_shape
+from shardwriter.formats.json_shape import Count
 from shardwriter.job import Job
 from shardwriter.options import RunOptions
 from shardwriter.runs.kept import Kept
@@ -50,6 +51,12 @@ def take_finished(
     _check_files(run, manifest)
     retry = run_options.retry_errors
     errors = read_ledger(run)
+    if strange := [index for index in errors if index not in manifest.gaps]:
+        raise ManifestError(
+            f"it lists item {strange[0]:,}, which the manifest does not know to have failed",
+            path=_ledger_path(run),
+            hint="restore the list that came with the dataset, or delete it",
+        )
     num_records = {shard: sealed.num_records for shard, sealed in enumerate(manifest.shards)}
     checks = some_records(job, run, num_records, manifest.gaps, is_finished=True)
     if job.selection.random_access:
@@ -109,6 +116,12 @@ def _ledger_path(run: RunDirectory) -> str:
     return os.path.join(run.directory, ledger_file(run.name))
 
 
+class _LedgerEntry(TypedDict):
+    """A line of ``<name>.errors.jsonl``."""
+
+    index: Count
+
+
 def read_ledger(run: RunDirectory) -> dict[int, dict[str, Any]]:
     """Return the entries of a finished dataset's ledger, by item; none where it has no ledger.
 
@@ -118,11 +131,16 @@ def read_ledger(run: RunDirectory) -> dict[int, dict[str, Any]]:
     path = _ledger_path(run)
     try:
         with open(path, encoding="ascii") as file:
-            return {entry["index"]: entry for entry in map(canonical.loads, file)}
+            entries = [json_shape.read(line, _LedgerEntry) for line in file]
+            return {entry["index"]: dict(entry) for entry in entries}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ManifestError(f"not a list of errors that can be used: {error}", path=path) from None
+    except (OSError, ValueError) as error:
+        raise ManifestError(
+            f"not a list of errors that can be used: {error}",
+            path=path,
+            hint="restore the list that came with the dataset, or delete it",
+        ) from None
 
 
 def _try_again(

@@ -6,13 +6,14 @@ and shapes have to stay what they were, within what chance allows for their numb
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from shardwriter.errors import OptionError
+from shardwriter.formats import canonical, json_shape
 from shardwriter.inspection.gates.baseline_features import compare_features
+from shardwriter.inspection.gates.baseline_shape import BaselineShape
 from shardwriter.inspection.gates.differences import Difference, Severity, few, share_moved
 from shardwriter.storage.inputs import inputs_for
 
@@ -33,12 +34,12 @@ def load_baseline(path: str | os.PathLike[str]) -> dict[str, Any]:
     path = os.fspath(path)
     try:
         _, text = inputs_for(path).read(path)
-        baseline = json.loads(text)
+        baseline = canonical.loads(text)
     except OSError as error:
         why = f"the baseline can not be read: {error.strerror or error}"
         raise OptionError(why, path=path, hint=_HINT) from None
-    except (ValueError, RecursionError):
-        raise OptionError("the baseline is no JSON", path=path, hint=_HINT) from None
+    except ValueError as error:
+        raise OptionError(f"the baseline is no JSON: {error}", path=path, hint=_HINT) from None
     check_baseline(baseline, path)
     assert isinstance(baseline, dict)
     return baseline
@@ -52,6 +53,11 @@ def check_baseline(baseline: object, path: str | None = None) -> None:
     """
     schema = baseline.get("schema") if isinstance(baseline, Mapping) else None
     if schema == _SCHEMA:
+        try:
+            json_shape.check(baseline, BaselineShape)
+        except ValueError as error:
+            what = f"the baseline is no report of shard-stats: {error}"
+            raise OptionError(what, path=path, hint=_HINT) from None
         return
     if isinstance(schema, str) and schema.startswith("shardwriter.stats/"):
         what = f"the baseline is a report of version {schema!r}, and this program has {_SCHEMA!r}"

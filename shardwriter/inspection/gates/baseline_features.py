@@ -124,7 +124,7 @@ def _records(entry: Mapping[str, Any], of_set: Mapping[str, Any]) -> int:
 
 def _share(entry: Mapping[str, Any], key: str, of_set: Mapping[str, Any]) -> float | None:
     total = _records(entry, of_set)
-    return entry[key] / total if key in entry and total else None
+    return min(1.0, entry[key] / total) if key in entry and total else None
 
 
 def _percent(share: float) -> str:
@@ -144,7 +144,7 @@ def _compare_numbers(
         return
     noise = change_by_chance(old["count"], new["count"])
     for key, what in (("num_nan", "NaN"), ("num_inf", "infinite")):
-        before, now = (e.get(key, 0) / e["count"] for e in (old, new))
+        before, now = (min(1.0, e.get(key, 0) / e["count"]) for e in (old, new))
         chance = 3 * math.sqrt(before * (1 - before)) * noise
         if now > 0 if before == 0 else now > before + _MAX_SHARE_FALL + chance:
             detail = f"{_percent(now)} of the values are {what}, were {_percent(before)}"
