@@ -103,11 +103,19 @@ def test_splits_that_were_saved_are_written_whatever_they_are_called(tmp_path):
     assert caught.value.hint == "its splits are train, held_out"
 
 
-@pytest.mark.parametrize("told", ['{"splits": ["../train"]}', '{"splits": 3}', "{}"])
-def test_a_broken_list_of_splits_is_named(folder, tmp_path, told):
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        ('{"splits": ["../train"]}', "leads out of the folder"),
+        ('{"splits": ["a/train"]}', "is no folder's name"),
+        ('{"splits": 3}', r"Expected `array`, got `int` - at `\$.splits`"),
+        ("{}", "missing required field `splits`"),
+    ],
+)
+def test_a_broken_list_of_splits_is_named(folder, tmp_path, told, what):
     (folder / "dataset_dict.json").write_text(told)
     for write in (lambda *to: sw.write_splits(*to, "source"), sw.write):
-        with pytest.raises(SourceError, match="it names no splits") as caught:
+        with pytest.raises(SourceError, match=what) as caught:
             write(folder, tmp_path / "d@1")
         assert caught.value.path.endswith("dataset_dict.json")
 
@@ -124,10 +132,11 @@ def test_a_format_that_was_saved_is_told_of(tmp_path):
 @pytest.mark.parametrize(
     ("state", "what"),
     [
-        ("{", "is no JSON"),
-        ("[]", "is no JSON object"),
-        ("{}", "names no data files"),
-        ('{"_data_files": [{"filename": 5}]}', "names no data files"),
+        ("{", "not what save_to_disk writes: Expecting property name"),
+        ("[]", "Expected `object`, got `array`"),
+        ("{}", "missing required field `_data_files`"),
+        ('{"_data_files": []}', "length >= 1"),
+        ('{"_data_files": [{"filename": 5}]}', "Expected `str`, got `int`"),
         ('{"_data_files": [{"filename": "none.arrow"}]}', "No such file"),
         (
             '{"_data_files": [{"filename": "a"}], "_indices_data_files": [{"filename": "i"}]}',

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -213,6 +214,30 @@ class Output:
     def pattern(self, num_shards: int) -> ShardPattern:
         """Return the names of the files, now that N is fixed."""
         return ShardPattern(self.stem, num_shards, self.ext + SUFFIXES[self.compression])
+
+
+def path_below(name: str) -> str:
+    """Return a path that somebody else's file names, normalized, once it is known to stay below.
+
+    Links are not followed here: where one leads depends on the place.
+
+    Args:
+        name: A relative path with ``/``.
+
+    Raises:
+        ValueError: It leads out of the folder that it is relative to, or is no path at all.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"is no text: {name!r:.100}") from None
+    if "\0" in name:
+        raise ValueError(f"has a character NUL: {name!r:.100}")
+    normal = posixpath.normpath(name)
+    is_outside = os.path.isabs(name) or is_url(name) or normal[:3] == "../"
+    if is_outside or normal in (".", ".."):
+        raise ValueError(f"leads out of the folder: {name!r:.200}")
+    return normal
 
 
 def is_url(path: str) -> bool:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict, cast, get_args
 
+from shardwriter.codec.feature_errors import Kind
 from shardwriter.errors import OptionError, ShardwriterError, reason
 from shardwriter.features.feature_types import FeatureType, Shape, needs_shape
 from shardwriter.features.schema_text import (
@@ -28,7 +29,7 @@ from shardwriter.features.schema_text import (
     time_type,
 )
 from shardwriter.features.shape_features import shape_feature, shape_feature_type
-from shardwriter.formats import canonical
+from shardwriter.formats import canonical, json_shape
 
 SchemaLike: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 """What `declare` understands."""
@@ -78,6 +79,8 @@ def declare(schema: SchemaLike | None) -> Declared:
         if not isinstance(name, str):
             raise OptionError(f"the schema has {name!r}, which is no name of a feature", path=path)
         try:
+            if path is not None:
+                json_shape.check(entry, cast("type[Any]", str | _Entry))
             found, vocabulary = _read_entry(entry)
         except ValueError as error:
             raise OptionError(f"the schema of {name!r}: {reason(error)}", path=path) from None
@@ -86,6 +89,17 @@ def declare(schema: SchemaLike | None) -> Declared:
         if vocabulary is not None:
             words[name] = vocabulary
     return Declared(_without_shape_features(types, path), words)
+
+
+class _Entry(TypedDict, total=False):
+    """A feature in a JSON file."""
+
+    dtype: str | None
+    encoding: str | None
+    format: str | None
+    kind: str | None
+    shape: list[int | None] | None
+    vocabulary: list[str] | None
 
 
 def _read(path: str) -> Any:
@@ -131,6 +145,8 @@ def _read_entry(entry: Any) -> tuple[FeatureType, list[str] | None]:
     if unknown and not entry.keys() >= _COUNTED:
         raise ValueError(f"{unknown[0]!r} is unknown; an entry has {', '.join(sorted(_KEYS))}")
     kind, dtype = entry.get("kind"), entry.get("dtype")
+    if kind is not None and kind not in get_args(Kind):
+        raise ValueError(f"the kind is {kind!r}: int64, float or bytes")
     if dtype is None and kind is not None:
         dtype = _DEFAULT_DTYPES.get(kind)
     if dtype is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from shardwriter.data_warnings import DataWarnings, from_manifest
 from shardwriter.dataset.index import Index
@@ -17,7 +17,8 @@ from shardwriter.errors import ManifestError, OutputExists
 from shardwriter.features.labels import LabelCounts
 from shardwriter.features.learnt import Learnt
 from shardwriter.features.schema import learnt_from_json
-from shardwriter.formats import canonical, json_shape
+from shardwriter.formats import json_shape
+from shardwriter.formats.json_shape import Count
 from shardwriter.job import Job
 from shardwriter.options import RunOptions
 from shardwriter.runs.kept import Kept
@@ -56,6 +57,12 @@ def take_finished(
     is_changed = _check_job(job, run, manifest, run_options, has_errors=bool(errors))
     _check_files(run, manifest)
     retry = run_options.retry_errors
+    if strange := [index for index in errors if index not in manifest.gaps]:
+        raise ManifestError(
+            f"it lists item {strange[0]:,}, which the manifest does not know to have failed",
+            path=_ledger_path(run),
+            hint="restore the list that came with the dataset, or delete it",
+        )
     retries = retries_of(manifest)
     checks = {}
     if not (is_changed or retries):  # else records stand that other code has made
@@ -160,6 +167,12 @@ def _ledger_path(run: RunDirectory) -> str:
     return os.path.join(run.directory, ledger_file(run.name))
 
 
+class _LedgerEntry(TypedDict):
+    """A line of ``<name>.errors.jsonl``."""
+
+    index: Count
+
+
 def read_ledger(run: RunDirectory) -> dict[int, dict[str, Any]]:
     """Return the entries of a finished dataset's ledger, by item; none where it has no ledger.
 
@@ -169,11 +182,16 @@ def read_ledger(run: RunDirectory) -> dict[int, dict[str, Any]]:
     path = _ledger_path(run)
     try:
         with open(path, encoding="ascii") as file:
-            return {entry["index"]: entry for entry in map(canonical.loads, file)}
+            entries = [json_shape.read(line, _LedgerEntry) for line in file]
+            return {entry["index"]: dict(entry) for entry in entries}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ManifestError(f"not a list of errors that can be used: {error}", path=path) from None
+    except (OSError, ValueError) as error:
+        raise ManifestError(
+            f"not a list of errors that can be used: {error}",
+            path=path,
+            hint="restore the list that came with the dataset, or delete it",
+        ) from None
 
 
 def _try_again(

@@ -6,11 +6,10 @@ Where the pieces come from, subclasses say.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from shardwriter.codec.example import UNSET
 from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
 from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats import json_shape
 from shardwriter.sources.arrow_columns import ColumnReader, ReadFile, no_place
 from shardwriter.sources.arrow_file import Piece
 from shardwriter.sources.arrow_types import leaf_of, storable
@@ -142,7 +142,7 @@ class ArrowRows:
         words = {
             name: feature["names"]
             for name, feature in known.items()
-            if feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list)
+            if feature.get("_type") == "ClassLabel" and _are_names(feature.get("names"))
         }
         ints = [n for n, planned in self._plan.items() if (planned.kind, planned.shape) == _SCALAR]
         self.vocabularies: Mapping[str, list[str]] = {n: words[n] for n in words if n in ints}
@@ -343,7 +343,20 @@ _PLAIN: Final = {"bool", "int64", "float16", "float32", "float64"}
 def known_columns(metadata: Mapping[bytes, bytes] | None) -> dict[str, dict[str, Any]]:
     """Return what ``datasets`` has noted of the columns: which are images, which are classes."""
     try:
-        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: value for name, value in features.items() if isinstance(value, dict)}
-    except (KeyError, ValueError, TypeError, AttributeError):
+        found = json_shape.read((metadata or {})[b"huggingface"], _Metadata)
+    except (KeyError, ValueError):
         return {}
+    features = found["info"]["features"]
+    return {name: value for name, value in features.items() if isinstance(value, dict)}
+
+
+class _Info(TypedDict):
+    features: dict[str, Any]
+
+
+class _Metadata(TypedDict):
+    info: _Info
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)

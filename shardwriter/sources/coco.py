@@ -18,13 +18,11 @@ classes to look for), those of segments and keypoints where an object has some, 
 from __future__ import annotations
 
 import json
-import os
-import posixpath
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from shardwriter.dataset.naming import is_url
+from shardwriter.dataset.naming import path_below
 from shardwriter.errors import SourceError
 from shardwriter.images.annotations import AREA
 from shardwriter.sources.coco_files import annotations_file, image_folder
@@ -292,19 +290,17 @@ def _images(document: Mapping[str, Any], path: str) -> dict[Any, tuple[str, dict
             )
         try:
             name = checked_text(name, "its file_name")
-            if "\0" in name:
-                raise BadAnnotation(f"its file_name has a character NUL: {name!r:.100}")
             checked_text(str(image_id), "its id")
         except BadAnnotation as error:
             raise SourceError(f"image {image_id!r:.50}: {error}", path=path) from None
-        normal = posixpath.normpath(name)
-        if os.path.isabs(name) or is_url(name) or normal in (".", "..") or normal[:3] == "../":
+        try:
+            images[image_id] = path_below(name), image
+        except ValueError as error:
             raise SourceError(
-                f"image {image_id!r}: its file_name leads out of the folder: {name!r:.200}",
+                f"image {image_id!r:.50}: its file_name {error}",
                 path=path,
                 hint="file_name is a path below the folder of images",
-            )
-        images[image_id] = normal, image
+            ) from None
     return images
 
 

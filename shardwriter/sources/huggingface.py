@@ -10,19 +10,23 @@ which :mod:`shardwriter.sources.python` asks for.
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypedDict
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.dataset.naming import is_url, path_below
 from shardwriter.errors import SourceError
 from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats import json_shape
 from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.formats.json_shape import Shape
 from shardwriter.sources.arrow_file import Piece
 from shardwriter.sources.arrow_rows import ArrowRows
 from shardwriter.sources.huggingface_table import SentTable
@@ -40,6 +44,28 @@ _FILE_FIELDS: Final = {"bytes", "path"}
 _SAMPLE_ROWS: Final = 64
 _SAMPLE_BYTES: Final = 4 << 20
 _BLOCK_FILES: Final = 32  # of rows that name files: how large these are, nobody says
+
+
+class _SplitsShape(TypedDict):
+    """``dataset_dict.json``."""
+
+    splits: list[str]
+
+
+class _DataFile(TypedDict):
+    filename: str
+
+
+class _StateKeys(TypedDict):
+    _data_files: Annotated[list[_DataFile], msgspec.Meta(min_length=1)]
+
+
+class _StateShape(_StateKeys, total=False):
+    """``state.json``."""
+
+    _format_columns: list[str] | None
+    _format_type: str | None
+    _indices_data_files: list[_DataFile] | None
 
 
 # -- folders ---------------------------------------------------------------------------------------
@@ -62,13 +88,11 @@ def saved_splits(path: str) -> list[str] | None:
     told = os.path.join(path, _SPLITS)
     if not inputs_for(path).exists(told):
         return None
-    found = _json(told).get("splits")
-    # Each is a folder of that name.
-    if not isinstance(found, list) or not all(
-        isinstance(name, str) and name == os.path.basename(name) != "" for name in found
-    ):
-        raise SourceError("it names no splits", path=told)
-    return found
+    splits = _read(told, _SplitsShape)["splits"]
+    for name in splits:
+        if _path_below(path, name, told, "a split") != os.path.basename(name):
+            raise SourceError(f"a split is no folder's name: {name!r:.200}", path=told)
+    return splits
 
 
 class SavedDataset(ParquetTable):
@@ -108,13 +132,11 @@ class SavedDataset(ParquetTable):
                 path=path,
                 hint="--format parquet reads .arrow files as they are",
             )
-        state = _json(state_path)
-        try:
-            names = [file["filename"] for file in state["_data_files"]]
-        except (KeyError, TypeError):
-            names = []
-        if not names or not all(isinstance(name, str) for name in names):
-            raise SourceError("it names no data files", path=state_path)
+        state = _read(state_path, _StateShape)
+        names = [
+            _path_below(path, file["filename"], state_path, "a file of _data_files")
+            for file in state["_data_files"]
+        ]
         if state.get("_indices_data_files"):
             raise SourceError(
                 "its rows are chosen by an indices file, as old versions of datasets made them",
@@ -142,16 +164,37 @@ class SavedDataset(ParquetTable):
         return {**super().fingerprint(), "told": self._told_ns}
 
 
-def _json(path: str) -> dict[str, Any]:
+def _read(path: str, shape: type[Shape]) -> Shape:
     try:
-        found = json.loads(inputs_for(path).read(path)[1])
+        return json_shape.read(inputs_for(path).read(path)[1], shape)
     except OSError as error:
         raise SourceError(f"can not be read: {error.strerror}", path=path) from error
     except ValueError as error:
-        raise SourceError(f"is no JSON: {error}", path=path) from None
-    if not isinstance(found, dict):
-        raise SourceError("is no JSON object", path=path)
-    return found
+        raise SourceError(
+            f"this is not what save_to_disk writes: {error}",
+            path=path,
+            hint="save the dataset again, with datasets' save_to_disk",
+        ) from None
+
+
+def _path_below(folder: str, name: str, told: str, what: str) -> str:
+    """Return the path of what a JSON file names, which has to be below the folder."""
+    try:
+        normal = path_below(name)
+    except ValueError as error:
+        raise SourceError(f"{what} {error}", path=told) from None
+    path = os.path.join(folder, normal)
+    if not is_url(folder) and not _is_below(os.path.realpath(path), os.path.realpath(folder)):
+        raise SourceError(
+            f"{what} is a link that leads out of the folder: {name!r:.200}",
+            path=told,
+            hint=f"cp -rL {shlex.quote(folder)} COPY makes a folder of files",
+        )
+    return normal
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(os.path.join(folder, ""))
 
 
 def read_named_file(path: str) -> bytes:
@@ -168,6 +211,8 @@ def read_named_file(path: str) -> bytes:
             path=path,
             hint="the dataset has the names of its files, and not their content",
         ) from error
+    except ValueError as error:  # a name with NUL
+        raise SourceError(f"is no name of a file: {error}", path=path) from None
 
 
 def _hold_few_files(rows: ArrowRows) -> None:

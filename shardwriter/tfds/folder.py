@@ -19,8 +19,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from shardwriter.dataset.manifest import Manifest, parse_manifest
-from shardwriter.dataset.naming import manifest_file, partial_dir
+from shardwriter.dataset.naming import manifest_file, partial_dir, path_below
 from shardwriter.errors import ManifestError, OptionError, OutputExists, StorageError
+from shardwriter.formats import json_shape
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.storage import Storage
 from shardwriter.tfds.features import (
@@ -33,6 +34,7 @@ from shardwriter.tfds.features import (
     tfds_features,
 )
 from shardwriter.tfds.names import FEATURES_FILE, INFO_FILE, TfdsSplit, tfds_split_of
+from shardwriter.tfds.shapes import FeaturesShape, InfoShape
 
 _MANIFEST_SUFFIX: Final = manifest_file("")
 _COMMIT: Final = "commit.json"  # of another split's run: its publication goes on, whatever happens
@@ -52,11 +54,12 @@ def check_folder(storage: Storage, directory: str, split: TfdsSplit) -> None:
         return
     names = storage.list(directory)
     try:
-        told = json.loads(data)
-        others = [entry["name"] for entry in told.get("splits", [])]
-        is_ours = told["name"] == split.name and told["version"] == split.version
-    except (ValueError, KeyError, TypeError, AttributeError):
+        told = json_shape.read(data, InfoShape)
+    except ValueError:
         others, is_ours = [], False
+    else:
+        others = [entry["name"] for entry in told.get("splits") or []]
+        is_ours = (told["name"], told.get("version")) == (split.name, split.version)
     foreign = [
         name
         for name in others
@@ -305,9 +308,11 @@ def _told_labels_files(run: RunDirectory) -> set[str]:
     """Return the files of class names that the ``features.json`` there may have."""
     data = run.storage.read(os.path.join(run.directory, FEATURES_FILE))
     try:
-        features = json.loads(data or b"{}")["featuresDict"]["features"]
-        return {labels_file(name) for name, entry in features.items() if "classLabel" in entry}
-    except (ValueError, KeyError, TypeError, AttributeError):
+        told = json_shape.read(data or b"{}", FeaturesShape)
+        features = told["featuresDict"]["features"]
+        names = [labels_file(name) for name, entry in features.items() if "classLabel" in entry]
+        return {path_below(name) for name in names}
+    except ValueError:
         return set()
 
 

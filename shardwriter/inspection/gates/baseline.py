@@ -38,8 +38,8 @@ def load_baseline(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         why = f"the baseline can not be read: {error.strerror or error}"
         raise OptionError(why, path=path, hint=_HINT) from None
-    except ValueError:
-        raise OptionError("the baseline is no JSON", path=path, hint=_HINT) from None
+    except ValueError as error:
+        raise OptionError(f"the baseline is no JSON: {error}", path=path, hint=_HINT) from None
     check_baseline(baseline, path)
     assert isinstance(baseline, dict)
     return baseline
@@ -56,7 +56,7 @@ def check_baseline(baseline: object, path: str | None = None) -> None:
         try:
             json_shape.check(baseline, Baseline)
         except ValueError as error:
-            wrong = f"the baseline is no report that can be used: {error}"
+            wrong = f"the baseline is no report of shard-stats: {error}"
             raise OptionError(wrong, path=path, hint=_HINT) from None
         return
     if isinstance(schema, str) and schema.startswith("shardwriter.stats/"):

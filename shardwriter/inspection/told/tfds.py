@@ -1,24 +1,23 @@
 """What a TFDS folder says of its shards: ``dataset_info.json``.
 
-TFDS keeps the proto ``DatasetInfo`` as JSON, with names in camel case and 64-bit numbers as text or
-as numbers, https://www.tensorflow.org/datasets/external_tfrecord. Of each split it has the records
-of every shard (``shardLengths``), and how files are called (``filepathTemplate``); TFDS opens no
-file by any other name, and fails where a shard has another number of records.
+Its shape is in :mod:`shardwriter.tfds.shapes`. Of each split it has the records of every shard
+(``shardLengths``), and how files are called (``filepathTemplate``); TFDS opens no file by any other
+name, and fails where a shard has another number of records.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from shardwriter.dataset.naming import ShardPattern
+from shardwriter.formats import json_shape
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
 from shardwriter.tfds.names import INFO_FILE
+from shardwriter.tfds.shapes import InfoShape, SplitShape
 
 _TEMPLATE: Final = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _VARIABLE = re.compile(r"\{(DATASET|SPLIT|FILEFORMAT|SHARD_INDEX|NUM_SHARDS|SHARD_X_OF_Y)\}")
@@ -105,29 +104,21 @@ def read_dataset_info(directory: str) -> DatasetInfo | None:
     with storage_errors(path):
         _, text = inputs_for(path).read(path)
     try:
-        return _parse(path, json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return DatasetInfo(path, problem=f"not what TFDS writes ({type(error).__name__}: {error})")
-
-
-def _parse(path: str, told: Mapping[str, Any]) -> DatasetInfo:
-    name = told["name"]
-    if not isinstance(name, str) or not name:
-        raise ValueError("there is no name")
-    file_format = told.get("fileFormat") or "tfrecord"
-    splits = [_split(name, entry) for entry in told.get("splits", []) if file_format == "tfrecord"]
+        told = json_shape.read(text, InfoShape)
+    except ValueError as error:
+        return DatasetInfo(path, problem=f"not what TFDS writes: {error}")
+    name, entries = told["name"], told.get("splits") or []
+    if (told.get("fileFormat") or "tfrecord") != "tfrecord":
+        return DatasetInfo(path, name)
+    splits = [_split(name, entry) for entry in entries]
     return DatasetInfo(path, name, tuple(split for split in splits if split is not None))
 
 
-def _split(dataset: str, entry: Mapping[str, Any]) -> Split | None:
+def _split(dataset: str, entry: SplitShape) -> Split | None:
     """Read a split; None for one of which no file can be named, or whose lengths are unknown."""
-    lengths = tuple(int(length) for length in entry.get("shardLengths", []))
-    if any(length < 0 for length in lengths):
-        raise ValueError("a shard has a negative length")
-    name, template = entry["name"], entry.get("filepathTemplate") or _TEMPLATE
-    if not isinstance(name, str) or not isinstance(template, str):
-        raise TypeError("a split's name is no text")
+    lengths = tuple(int(length) for length in entry.get("shardLengths") or [])
+    template = entry.get("filepathTemplate") or _TEMPLATE
     has_place = "{SHARD_X_OF_Y}" in template or "{SHARD_INDEX}" in template
     if not lengths or "/" in template or not has_place:
         return None
-    return Split(name, dataset, lengths, template)
+    return Split(entry["name"], dataset, lengths, template)
