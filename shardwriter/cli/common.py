@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from shardwriter.errors import ShardwriterError, StorageError, UsageError
+from shardwriter.errors import OutOfMemory, ShardwriterError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from shardwriter.engines import Progress, Work
@@ -80,6 +80,11 @@ def reported(
             traceback.print_exception(error)
         _say(StorageError(error.strerror or str(error), path=error.filename))
         raise typer.Exit(StorageError.exit_code) from None
+    except MemoryError as error:
+        if verbose:
+            traceback.print_exception(error)
+        _say(OutOfMemory("there is not enough memory", hint="give the process more memory"))
+        raise typer.Exit(OutOfMemory.exit_code) from None
     except KeyboardInterrupt as error:
         nothing = "nothing was published, and nothing is left behind"
         what = "" if left is None else f": {_told_by(left) or nothing}"
