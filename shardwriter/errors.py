@@ -23,6 +23,7 @@
     |   `-- TooManyErrors       more items gave an error than are allowed
     `-- RunError                exit 3: the work could not be done here
         |-- StorageError        the file system said no (full, read-only, no permission)
+        |-- OutOfMemory         a record, or what is made of it, does not fit into memory
         |-- WorkerDied          a process of the pool ended that should not have
         |-- ItemTimeout         an item took longer than it may
         `-- MissingExtra        an optional package is needed and absent
@@ -259,6 +260,10 @@ class RunError(ShardwriterError):
 
 class StorageError(RunError):
     """The file system said no: full, read-only, no permission."""
+
+
+class OutOfMemory(RunError):
+    """A record, or what is made of it, does not fit into the memory that there is."""
 
 
 class WorkerDied(RunError):

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from shardwriter.errors import ShardwriterError, StorageError, UsageError
+from shardwriter.errors import OutOfMemory, ShardwriterError, StorageError, UsageError
 from shardwriter.formats.text import clean
 from shardwriter.progress_bar import reading_bar as reading_bar
 from shardwriter.progress_bar import writing_bar as writing_bar
@@ -84,6 +84,10 @@ def reported(
         failure = StorageError(error.strerror or str(error), path=error.filename)
         _report(failure, verbose=verbose, raised=error)
         raise typer.Exit(StorageError.exit_code) from None
+    except MemoryError as error:
+        failed = OutOfMemory("there is not enough memory", hint="give the process more memory")
+        _report(failed, verbose=verbose, raised=error)
+        raise typer.Exit(OutOfMemory.exit_code) from None
     except KeyboardInterrupt as error:
         nothing = "nothing was published, and nothing is left behind"
         what = "" if left is None else f": {_told_by(left) or nothing}"

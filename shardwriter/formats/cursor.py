@@ -7,11 +7,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from shardwriter.errors import CorruptFile
+from shardwriter.errors import CorruptFile, OutOfMemory
 from shardwriter.formats.crc32c import extend_crc32c
 
 READ_BYTES: Final = 1 << 20  # stays in a core's cache between the copy and the two checksums
 _MOST_BYTES: Final = 64 << 20
+MEMORY_HINT: Final = "give the process more memory; `shard-stats` checks records of any size"
 
 
 class ByteStream(Protocol):
@@ -71,9 +72,24 @@ class Cursor:
         """Have that many bytes behind the place in ``buffer``; False where the stream ends before.
 
         No memory is taken that the stream does not fill, whatever is asked for.
+
+        Raises:
+            OutOfMemory: There is not enough for a record that is asked for.
         """
         if len(self.buffer) - self.start >= num_bytes:
             return True
+        try:
+            return self._fill(num_bytes)
+        except MemoryError:
+            self.buffer = b""
+            raise OutOfMemory(
+                f"a record of {num_bytes:,} bytes does not fit into memory",
+                record_index=self.record_index,
+                offset=self.offset,
+                hint=MEMORY_HINT,
+            ) from None
+
+    def _fill(self, num_bytes: int) -> bool:
         rereads = self.read_at is not None and num_bytes <= READ_BYTES
         self.give_up(keep_rest=not rereads)
         pieces = [self.buffer] if self.buffer else []

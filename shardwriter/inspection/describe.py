@@ -18,6 +18,7 @@ from shardwriter.inspection.labels.label_mix import (
 )
 from shardwriter.inspection.labels.label_scan import LabelScan
 from shardwriter.inspection.labels.shuffle import shuffle_by_label, shuffle_by_order, shuffle_note
+from shardwriter.inspection.proving.scan import LONG_BYTES
 from shardwriter.inspection.report import SetReport
 from shardwriter.inspection.told.names import same_content
 from shardwriter.splitplan.document import plan_json
@@ -34,6 +35,12 @@ def describe(report: SetReport, plan: PlanOptions | None) -> None:
     scans = [scan for _, scan in report.scans]
     notes = same_content([(scan.path, scan.crc32c, scan.num_records) for scan in scans])
     notes += describe_kinds(report.kinds, is_sample=report.kinds_sampled)
+    num_long = sum(scan.num_long for scan in scans)
+    if num_long:
+        notes.append(
+            f"{num_long:,} record(s) are longer than {LONG_BYTES >> 20} MiB: they were checked in "
+            "pieces, and nothing is known of their content"
+        )
     _describe_labels(report)
     labels = [scan.payloads.labels for scan in scans if scan.payloads and scan.payloads.labels]
     if report.sizes.count and labels and not any(scan.num_labelled for scan in labels):

@@ -198,7 +198,7 @@ class RecordReader:
                     read_at = self.pool.file(shard).read_at
                     shard_open = shard
                 parts.append(read_at(begin, end - begin))
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             with storage_errors(self.pool.paths[shard]):
                 raise error
         return parts
@@ -253,8 +253,10 @@ class RecordReader:
     # -- compressed shards -------------------------------------------------------------------------
 
     def _load_piece(self, shard: int, place: Place) -> Piece:
+        path = self.pool.paths[shard]
         data = self._read(shard, place.begin, place.end)
-        return inflate_piece(data, self.index.compression, self.pool.paths[shard])
+        with storage_errors(path):
+            return inflate_piece(data, self.index.compression, path)
 
     def _from_pieces(self, shards: _Int64s, positions: _Int64s) -> list[bytes]:
         if self._pid != os.getpid():

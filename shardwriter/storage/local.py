@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final
 
-from shardwriter.errors import StorageError
+from shardwriter.errors import OutOfMemory, StorageError
+from shardwriter.formats.cursor import MEMORY_HINT
 
 # For sources, journals, the lock, and whatever the program has open: so many, and up to as many
 # more as a source of many files may have open.
@@ -38,9 +39,19 @@ _HINTS: Final[dict[int, str]] = {
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Turn an OSError into a StorageError that says which file and what to do."""
+    """Turn an OSError into a StorageError that says which file and what to do.
+
+    So does a MemoryError become an `OutOfMemory`.
+    """
     try:
         yield
+    except OutOfMemory as error:
+        error.path = error.path or path
+        raise
+    except MemoryError:
+        raise OutOfMemory(
+            "there is not enough memory to read it", path=path, hint=MEMORY_HINT
+        ) from None
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         where = error.filename if isinstance(error.filename, str) else path

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.formats.crc32c import crc32c, mask_crc32c
+from shardwriter.formats.crc32c import crc32c, extend_crc32c, mask_crc32c
 from shardwriter.formats.cursor import Cursor
 from shardwriter.formats.tfrecord import (
     FOOTER_BYTES,
@@ -277,6 +277,43 @@ def _first_wrong(buffer: bytes, ends: list[int], crcs: list[int]) -> int:
         if int.from_bytes(buffer[end : end + FOOTER_BYTES], "little") != mask_crc32c(crc):
             return place
     return len(ends)
+
+
+def pass_long(cursor: Cursor, length: int, *, verify: bool) -> Defect | None:
+    """Pass over one frame a piece at a time, so that it takes no memory for its payload.
+
+    Args:
+        cursor: At a frame whose header is right.
+        length: Bytes of its payload, as the header says.
+        verify: Whether the payload's CRC must be right.
+
+    Returns:
+        What is wrong; None where nothing is. The cursor stands behind the frame, or at the end of
+        a stream that ends before.
+    """
+    offset, index = cursor.offset, cursor.record_index
+    cursor.start += HEADER_BYTES
+    crc, left = 0, length
+    while left and cursor.ensure(1):
+        size = min(left, len(cursor.buffer) - cursor.start)
+        if verify:
+            crc = extend_crc32c(crc, np.frombuffer(cursor.buffer, np.uint8, size, cursor.start))
+        cursor.start += size
+        left -= size
+    if left or not cursor.ensure(FOOTER_BYTES):
+        detail = f"file ends after {length - left:,} of {length:,} payload bytes"
+        if not left:
+            have = len(cursor.peek(FOOTER_BYTES))
+            detail = f"file ends after {have} of {FOOTER_BYTES} bytes of the payload's CRC"
+        cursor.start = len(cursor.buffer)
+        return Defect("truncated", index, offset, detail, None)
+    stored = int.from_bytes(cursor.peek(FOOTER_BYTES), "little")
+    cursor.start += FOOTER_BYTES
+    cursor.record_index += 1
+    if verify and stored != mask_crc32c(crc):
+        detail = f"payload of {length:,} bytes does not have its CRC {stored:08x}"
+        return Defect("payload-crc", index, offset, detail, 1)
+    return None
 
 
 def hop_buffered(cursor: Cursor, headers: Headers) -> NDArray[np.uint64]:

@@ -59,6 +59,13 @@ class PayloadFeed:
         if len(self._batch) >= _MOST_PAYLOADS or self._batch_bytes >= _MOST_PAYLOAD_BYTES:
             self._hand_on()
 
+    def pass_by(self, next_index: int) -> None:
+        """Leave out a record that is too long to be looked at; a sample ends with it."""
+        if self.stats is None:
+            self.wanted = False
+        else:
+            self.add(next_index, [])
+
     def _sample(self, payloads: list[bytes]) -> None:
         from shardwriter.inspection.kinds import payload_kind
 

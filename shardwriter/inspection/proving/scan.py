@@ -23,6 +23,7 @@ from shardwriter.inspection.proving.frames import (
     Walk,
     hop_buffered,
     hop_far,
+    pass_long,
     prove_buffered,
 )
 from shardwriter.inspection.proving.index_sums import IndexSummer, IndexSums
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from shardwriter.inspection.payloads import PayloadStats
 
 MAX_DEFECTS: Final = 1000  # kept of one file; all are counted
+LONG_BYTES: Final = 256 << 20  # longer payloads are proven in pieces, and not looked into
 _BATCH: Final = 1 << 14
 _TENSORFLOW_BUFFER_BYTES: Final = 1 << 18
 _NOTHING: Final = np.empty(0, np.uint64)
@@ -130,6 +132,7 @@ class FileScan:
         num_defects: How many there are.
         num_recoverable: Good records behind breaks, which ordinary readers do not reach; they are
             in none of the other numbers.
+        num_long: Records over `LONG_BYTES`, whose content was not looked at.
         kinds: How many of the first records are of which kind; empty where ``payloads`` tells.
         payloads: What was found in the records, where that was asked for.
     """
@@ -145,6 +148,7 @@ class FileScan:
     defects: list[Defect] = field(default_factory=list)
     num_defects: int = 0
     num_recoverable: int = 0
+    num_long: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     payloads: PayloadStats | None = None
 
@@ -299,7 +303,8 @@ class _Scanning:
         keep: list[bytes] | None = None
         if payloads.wanted and not self._walk.is_behind_break:
             if payloads.is_sample or self._check != "crc":
-                return False
+                cursor.ensure(HEADER_BYTES)
+                return self._pass_long()
             keep = []
         sizes = self._pass_buffered(keep)
         if not len(sizes) and self._check != "crc":
@@ -309,6 +314,8 @@ class _Scanning:
         if not len(sizes):
             cursor.ensure(READ_BYTES)
             sizes = self._pass_buffered(keep)
+        if not len(sizes) and self._pass_long():
+            return True
         if not len(sizes) and self._check == "crc":
             # A frame that is longer than what is read at a time.
             frame_bytes = self._headers[cursor.peek(HEADER_BYTES)] + FRAME_BYTES
@@ -323,6 +330,34 @@ class _Scanning:
             if keep is not None:
                 payloads.add(cursor.record_index - len(sizes), keep)
         return len(sizes) > 0
+
+    def _pass_long(self) -> bool:
+        """Pass over a frame that is too long to be held; False where there is none."""
+        cursor, walk = self._cursor, self._walk
+        length = self._headers[cursor.peek(HEADER_BYTES)]
+        if length <= LONG_BYTES:
+            return False
+        cursor.give_up()
+        offset, crc = cursor.offset, cursor.crc32c
+        index = cursor.record_index
+        defect = pass_long(cursor, length, verify=self._check == "crc")
+        if defect is not None and cursor.read_at is not None:
+            # It is judged with what follows, like any other.
+            cursor.move_to(offset, b"")
+            cursor.crc32c, cursor.record_index = crc, index
+            return False
+        if defect is not None and cursor.broken is not None:
+            return False  # the end of the stream is reported with its reason
+        if defect is not None:
+            self._note(defect if walk.is_index_known else defect._replace(record_index=None))
+        elif walk.is_behind_break:
+            self._add_recoverable(1)
+        else:
+            self._sizes.append(length)
+            self._scan.num_long += 1
+            self._payloads.pass_by(cursor.record_index)
+        self._tell()
+        return True
 
     def _pass_buffered(self, keep: list[bytes] | None) -> NDArray[np.uint64]:
         if self._check == "crc":
