@@ -63,7 +63,7 @@ def test_beam_examples_run_as_printed(workplace: Path) -> None:
 def test_commands_run_as_printed(workplace: Path) -> None:
     lines = [line for block in blocks("sh") for line in block.splitlines()]
     commands = [line for line in lines if line.startswith("shard")]
-    assert len(commands) == 28
+    assert len(commands) == 29
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     for command in commands:
         done = subprocess.run(
