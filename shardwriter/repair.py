@@ -14,7 +14,7 @@ Nothing stands under a final name before all of it is whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ from shardwriter.dataset.naming import is_url
 from shardwriter.dataset.splits import Split
 from shardwriter.engines import Progress
 from shardwriter.engines.choose import open_engine
-from shardwriter.errors import OptionError, OutputExists, StorageError
+from shardwriter.errors import OptionError, OutputExists, SourceError, StorageError
 from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.images.options import ImageOptions
 from shardwriter.notices import Notices, Notify
@@ -228,15 +228,34 @@ def _from_what_is_there(
 ) -> RepairReport:
     if dry_run:
         surveys = _survey(known, reading, trust_no_crc=trust_no_crc)
+        _must_hold_records(known, surveys)
         return without_source.report_of(known, surveys, out, is_dry_run=True)
     with _claimed(known, out, run_options, in_place=False) as run:
         if not run_options.overwrite:
             without_source.check_free(run, known)
         surveys = _survey(known, reading, trust_no_crc=trust_no_crc)
+        _must_hold_records(known, surveys)
         report = without_source.report_of(known, surveys, out)
         begin(run, {"repair": True, **machine_facts()})
         without_source.fill(known, surveys, run, report, trust_no_crc=trust_no_crc)
     return report
+
+
+def _must_hold_records(known: Known, surveys: Sequence[ShardSurvey]) -> None:
+    """Refuse a file by itself in which no record was found: it is something else.
+
+    Raises:
+        SourceError: It is.
+    """
+    if known.pattern is not None or any(survey.num_records for survey in surveys):
+        return
+    if all(survey.state in ("whole", "missing") for survey in surveys):
+        return
+    raise SourceError(
+        "nothing in this file is a TFRecord, so there is nothing to repair",
+        path=known.path(0),
+        hint="give a damaged dataset; `shardwriter write` makes shards of other data",
+    )
 
 
 def _check_out(out: str, known: Known, *, has_source: bool) -> bool:

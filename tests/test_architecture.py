@@ -533,6 +533,16 @@ def test_rich_is_imported_when_a_bar_is_shown_and_not_before():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_text_reaches_the_terminal_through_one_module():
+    # Program text is printed as it is: loader code, a shell command, the version.
+    as_it_is = {"cli.schema", "cli.beam_stats", "cli.beam_write", "cli"}
+    for module, path in modules().items():
+        if FLOOR_OF[module] == 5 and module != "cli.common":
+            text = path.read_text(encoding="utf-8")
+            calls = text.count("typer.echo(") + text.count("typer.secho(")
+            assert calls == (module in as_it_is), module
+
+
 # -- the face --------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import struct
 import subprocess
@@ -415,3 +416,52 @@ def test_what_libraries_behind_urls_log_is_shown_with_verbose_only(tmp_path: Pat
     verbose = run(*arguments, "-v", cwd=tmp_path)
     assert "noise of the source" in verbose.stderr
     assert "noise of a worker" in verbose.stderr
+
+
+def test_swapped_arguments_are_recognized(table: Path) -> None:
+    (table.parent / "my photos").mkdir()
+    for there in ("my photos", "table.csv"):
+        done = run("write", "out/train@4", there, cwd=table.parent)
+        assert done.returncode == 2
+        assert "swapped" in done.stderr
+        assert f"shardwriter write {shlex.join([there, 'out/train@4'])}" in done.stderr
+    assert not (table.parent / "out").exists()
+    # A dataset's name is a source too, as long as OUT is new.
+    assert run("write", "table.csv", "out/train@4", cwd=table.parent).returncode == 0
+    again = run("write", "out/train@4", "out/more@2", "--format", "tfrecord", cwd=table.parent)
+    assert again.returncode == 0
+
+
+@pytest.mark.parametrize("out", ["out/tra\nin@2", "out/train@2\n", "ou\x1bt/train@2", "out/\x9b@2"])
+def test_an_output_with_a_control_character_is_refused(table: Path, out: str) -> None:
+    done = run("write", "table.csv", out, cwd=table.parent)
+    assert done.returncode == 2
+    assert "holds a control character" in done.stderr
+    assert repr(out)[1:-1] in done.stderr
+    assert [path.name for path in table.parent.iterdir()] == ["table.csv"]
+
+
+def test_a_file_of_something_else_is_no_damaged_dataset(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8\xff\xe0\0\x10JFIF" + bytes(range(256)) * 8)
+    stats = run("stats", "a.jpg", cwd=tmp_path)
+    assert stats.returncode == 1
+    assert "nothing in this file is a TFRecord" in stats.stdout
+    assert "repair" not in stats.stdout
+    for more in ((), ("--dry-run",)):
+        repair = run("repair", "a.jpg", "fixed", *more, cwd=tmp_path)
+        assert repair.returncode == 1
+        assert "nothing in this file is a TFRecord" in repair.stderr
+        assert "shardwriter write" in repair.stderr
+    assert not list(tmp_path.glob("fixed/*"))
+
+
+def test_a_shard_whose_first_record_is_damaged_is_still_to_be_repaired(
+    table: Path, tmp_path: Path
+) -> None:
+    assert run("write", table, tmp_path / "t@2").returncode == 0
+    shard = tmp_path / "t.tfrecord-00000-of-00002"
+    alone = tmp_path / "alone.tfrecord"
+    alone.write_bytes(b"\xff\xd8" + shard.read_bytes()[2:])
+    shard.write_bytes(b"\xff" * 1000)
+    for path in (alone, tmp_path / "t"):
+        assert "`shardwriter repair PATH OUT` keeps" in run("stats", path).stdout

@@ -80,7 +80,7 @@ def test_beam_examples_run_as_printed(workplace: Path) -> None:
 def test_commands_run_as_printed(workplace: Path) -> None:
     lines = [line for block in blocks("sh") for line in block.splitlines()]
     commands = [line for line in lines if line.startswith("shard")]
-    assert len(commands) == 32
+    assert len(commands) == 33
     if find_spec("pyarrow") is None:
         commands = [command for command in commands if ".parquet" not in command]
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"

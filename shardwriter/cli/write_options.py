@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
@@ -362,6 +365,28 @@ def dataset_options(
     )
 
 
+def check_order(source: str, out: str, command: str) -> None:
+    """Refuse SOURCE and OUT in the wrong order.
+
+    Args:
+        source: SOURCE.
+        out: OUT.
+        command: What the user has typed in front of them.
+
+    Raises:
+        OptionError: SOURCE names N shards and no file, and OUT names what is there.
+    """
+    from shardwriter.errors import OptionError
+
+    names_shards = re.search(r"[^/]@([1-9][0-9]*|auto)(\.\w+)*$", source) is not None
+    if names_shards and not os.path.exists(source) and os.path.exists(out):
+        raise OptionError(
+            f"SOURCE {source!r} names shards to write, and OUT {out!r} is there already: they seem "
+            "to be swapped",
+            hint=f"SOURCE comes first: {command} {shlex.join([out, source])}",
+        )
+
+
 def datasets_of(
     source: str,
     out: str,
@@ -385,6 +410,7 @@ def datasets_of(
     from shardwriter.dataset.splits import parse_split_option
     from shardwriter.splitting import split_up, undivided
 
+    check_order(source, out, f"{'python -m shardwriter.beam' if urls else 'shardwriter'} write")
     skip_errors = on_error is OnError.skip
     if split is None:
         output = output_of(out, shards, compression, urls=urls, tfds=tfds)

@@ -28,6 +28,7 @@ _NOTATION = re.compile(r"(?P<stem>[^@/]+)@(?P<n>[1-9][0-9]{0,5}|auto)(?P<ext>(?:
 _SHARD = re.compile(
     r"(?P<stem>.+)-(?P<i>[0-9]{5,})-of-(?P<n>[0-9]{5,})(?P<ext>(?:\.[A-Za-z0-9_]+)*)", re.DOTALL
 )
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # line separators too
 DALI_INDEX_SUFFIX: Final = ".idx"
 _MAX_NAME_BYTES: Final = 255  # of a file name, on every file system in use
 URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -280,6 +281,12 @@ def parse_output(
         raise OptionError(
             f"{text!r} is a URL, and output goes to a local file system",
             hint="write to a local folder, and copy it: the manifest last",
+        )
+    # A folder that is there has its name from somebody else.
+    if _CONTROL.search(base if os.path.isdir(directory or ".") else text):
+        raise OptionError(
+            f"OUT {text!r} holds a control character",
+            hint=f"leave it out: {_CONTROL.sub('', text)}",
         )
     noted: int | None = None
     ext = ""

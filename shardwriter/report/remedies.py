@@ -9,6 +9,10 @@ _BROKEN: Final = (
     "`shardwriter repair PATH OUT` keeps every good record; of a dataset with a manifest, "
     "--source SOURCE makes the shard anew"
 )
+_NO_RECORDS: Final = (
+    "nothing in this file is a TFRecord: give the shards of a dataset; `shardwriter write FILE "
+    "OUT@N` makes shards of other data"
+)
 _NOT_THE_WRITTEN: Final = (
     "copy the shard again from where it was written; of a dataset with a manifest, `shardwriter "
     "repair PATH OUT --source SOURCE` makes it anew"
@@ -62,14 +66,27 @@ def remedies(defects: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return what to do, each with the kinds of defect that it is for, in order."""
     found: dict[str, list[str]] = {}
     for defect in defects:
-        kinds = found.setdefault(remedy(defect["kind"]), [])
+        what = _NO_RECORDS if _is_of_no_records(defect) else remedy(defect["kind"])
+        kinds = found.setdefault(what, [])
         if defect["kind"] not in kinds:
             kinds.append(defect["kind"])
     return found
 
 
+def _is_of_no_records(defect: Mapping[str, Any]) -> bool:
+    """Tell whether a file that no dataset claims has no good record from its first byte on."""
+    return (
+        defect["kind"] == "length-crc"
+        and defect["offset"] == 0
+        and defect.get("num_recoverable") == 0
+        and defect["global_index"] is None
+    )
+
+
 def aftermath(defect: Mapping[str, Any]) -> str:
     """Say what is lost with a defect, and where good records begin again; "" if nothing tells."""
+    if _is_of_no_records(defect):
+        return "no record was found in it"
     told = []
     behind = defect.get("num_recoverable")
     if defect["kind"] == "unmasked-crc":
