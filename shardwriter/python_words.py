@@ -92,9 +92,8 @@ def python_words(text: str) -> str:
     Args:
         text: What was written for the command.
     """
-    if "--" not in text:
-        return text
-    return _commands().sub(_said, text)
+    text = text.replace("shown with -v", "shown above")  # Python prints causes by itself
+    return _commands().sub(_said, text) if "--" in text else text
 
 
 @cache

@@ -114,14 +114,14 @@ def died(worker: str, status: int | None, index: int | None, shards: str) -> Wor
 
 def how_ended(status: int | None) -> tuple[str, str]:
     """Say how a process ended, and what to do about it."""
-    trace = "run with --engine serial to have it happen where you can see it"
+    trace = "--engine serial has it happen where you can see it"
     if status is None:
         return "the process is gone", trace
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGKILL:
         return (
             "the process was killed (SIGKILL)",
-            "the system does this when memory runs out: use fewer workers (-j), or smaller items",
+            "the system does this when memory runs out: use fewer --workers, or smaller items",
         )
     if code < 0:
         name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
