@@ -365,7 +365,7 @@ def test_an_error_that_is_no_exception():
         (None, "the process is gone", "--engine serial"),
         (0, "ended itself with code 0", "os._exit"),
         (7 << 8, "ended itself with code 7", "os._exit"),
-        (signal.SIGKILL, "was killed (SIGKILL)", "fewer --workers"),
+        (signal.SIGKILL, "was killed (SIGKILL)", "fewer workers"),
         (signal.SIGSEGV, "ended by SIGSEGV", "native code"),
         (signal.SIGSEGV | 128, "ended by SIGSEGV", "native code"),  # it left a core file
         (signal.SIGTERM, "ended by SIGTERM", "--engine serial"),

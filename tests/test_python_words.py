@@ -49,7 +49,7 @@ SAID = {
     "the traceback is shown with -v; --on-error skip leaves it out": (
         'the traceback is shown above; on_error="skip" leaves it out'
     ),
-    "use fewer --workers, or smaller items": "use fewer workers=, or smaller items",
+    "use fewer workers (-j), or smaller items": "use fewer workers (workers=), or smaller items",
 }
 
 

@@ -121,7 +121,7 @@ def how_ended(status: int | None) -> tuple[str, str]:
     if code == -signal.SIGKILL:
         return (
             "the process was killed (SIGKILL)",
-            "the system does this when memory runs out: use fewer --workers, or smaller items",
+            "the system does this when memory runs out: use fewer workers (-j), or smaller items",
         )
     if code < 0:
         name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"

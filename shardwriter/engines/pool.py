@@ -137,7 +137,7 @@ class Pool:
             what = reason or f"the process that makes them: {how_ended(code)[0]}"
             raise RunError(
                 f"{num_workers} worker processes can not be started: {what}",
-                hint=f"use fewer --workers, or raise the system's limits; {_SERIAL}"
+                hint=f"use fewer workers (-j), or raise the system's limits; {_SERIAL}"
                 if reason
                 else f"the reason stands above; {_SERIAL}",
             )
