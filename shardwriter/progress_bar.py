@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from html import escape
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -247,6 +246,8 @@ def _notebook_line(
     note: str,
 ) -> dict[str, str]:
     """Return a state of the bar as text and as HTML."""
+    from html import escape
+
     parts = [_count_text(unit, done, total)]
     if elapsed_s > 0:
         parts.append(rate(elapsed_s))

@@ -77,6 +77,11 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """What stands for one that takes a value: alone, and with its value."""
 
+_TEXTS: Final[Mapping[str, str]] = {
+    "(-j)": "(workers=)",
+    "shown with -v": "shown above",  # Python prints causes by itself
+}
+
 # A word behind a flag is its value where it can be nothing else: a number, something quoted, with
 # an equals sign or commas, a placeholder in capitals, a word that the options know, what stands
 # before a colon.
@@ -98,9 +103,9 @@ def python_words(text: str) -> str:
     Args:
         text: What was written for the command.
     """
-    if "--" not in text:
-        return text
-    return _commands().sub(_said, text)
+    for said, in_python in _TEXTS.items():
+        text = text.replace(said, in_python)
+    return _commands().sub(_said, text) if "--" in text else text
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 from typing import Any, Final
 
 from shardwriter.formats.text import clean
@@ -29,6 +28,8 @@ def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
         title: Its heading.
         rows: Name and value of each.
     """
+    from html import escape
+
     cells = "".join(
         f'<tr><th style="text-align:left">{escape(clean(name))}</th>'
         f'<td style="text-align:left">{escape(clean(str(value)))}</td></tr>'

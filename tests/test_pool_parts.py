@@ -322,7 +322,7 @@ def test_an_error_keeps_its_fields_and_its_cause():
     error = sent(CallableError("text", index=9, item="row 9", hint="do"), ValueError("boom"))
     assert type(error) is CallableError
     assert (error.index, error.item, error.hint, error.shard) == (9, "row 9", "do", 1)
-    assert str(error) == "item 9, 'row 9', shard 1, worker 3 (process 7): text"
+    assert error.summary == "item 9, 'row 9', shard 1, worker 3 (process 7): text"
     assert repr(error.__cause__) == "ValueError('boom')"
     assert isinstance(error.__cause__.__cause__, RemoteTraceback)
     assert "in sent" in str(error.__cause__.__cause__)
@@ -377,10 +377,10 @@ def test_how_a_worker_died(status, words, advice):
     error = died("worker 3 (process 7)", status, 5, "shards 0, 4")
     assert isinstance(error, WorkerDied)
     assert words in str(error)
-    assert str(error).endswith("at this item")
-    assert str(error).startswith("item 5, worker 3")
+    assert error.summary.endswith("at this item")
+    assert error.summary.startswith("item 5, worker 3")
     assert advice in error.hint
-    assert str(died("w", status, None, "shards 0, 4")).endswith("while it wrote shards 0, 4")
+    assert died("w", status, None, "shards 0, 4").summary.endswith("while it wrote shards 0, 4")
 
 
 # -- clocks and seeds ------------------------------------------------------------------------------

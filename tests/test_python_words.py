@@ -46,6 +46,10 @@ SAID = {
     "--max-side 512": "images=sw.ImageOptions(max_side=512)",
     "`shardwriter index PATH --idx` makes them": "`shardwriter index PATH --idx` makes them",
     "a - b -- c --formats": "a - b -- c --formats",
+    "the traceback is shown with -v; --on-error skip leaves it out": (
+        'the traceback is shown above; on_error="skip" leaves it out'
+    ),
+    "use fewer workers (-j), or smaller items": "use fewer workers (workers=), or smaller items",
 }
 
 
@@ -127,3 +131,10 @@ def test_an_unfinished_or_finished_output_says_what_to_type(tmp_path):
         sw.write([{"x": 1}], tmp_path / "t@1")
     assert "--" not in str(caught.value)
     assert "--overwrite" in caught.value.hint
+
+
+def test_no_short_option_is_left_in_a_message():
+    for path in modules_with_messages():
+        for text in literals(path):
+            left = re.sub("`[^`]*`", "", python_words(text))
+            assert not re.search(r"[( ]-[jv]\b", left), text

@@ -114,7 +114,7 @@ def died(worker: str, status: int | None, index: int | None, shards: str) -> Wor
 
 def how_ended(status: int | None) -> tuple[str, str]:
     """Say how a process ended, and what to do about it."""
-    trace = "run with --engine serial to have it happen where you can see it"
+    trace = "--engine serial has it happen where you can see it"
     if status is None:
         return "the process is gone", trace
     code = os.waitstatus_to_exitcode(status)
