@@ -203,8 +203,8 @@ class ArrowFile(InputFile):
     def _errors(self) -> tuple[type[Exception], ...]:
         import pyarrow as pa
 
-        # Both libraries raise OSError for what they can not make sense of, too. A length in the file
-        # may ask for more memory than there is.
+        # Both libraries raise OSError for what they can not make sense of, too. A length
+        # in the file may ask for more memory than there is.
         return pa.ArrowException, OSError, StopIteration, EOFError, MemoryError
 
     def _damaged(self, what: str, error: Exception) -> SourceError:
