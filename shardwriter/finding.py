@@ -167,7 +167,7 @@ class _Wanted:
             return self._held(values[None])[0]
         if not isinstance(values, list):
             return False
-        if self._raw is None:
+        if self._raw is None or self._blob in values:
             return self._blob in values
         return any(self._holds_raw(self._raw, blob) for blob in values)
 
