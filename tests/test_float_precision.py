@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -351,3 +353,56 @@ def test_old_manifests_go_on_working(old, tmp_path):
     assert merged.features["ts"].type.dtype == "float32"
     sw.append([{"ts": 4.5}], old)
     assert sw.load_manifest(manifest).features["ts"].type.dtype == "float32"
+
+
+def test_beam_warns_as_one_process_does(tmp_path):
+    beam = pytest.importorskip("apache_beam")
+    from shardwriter.beam import WriteShards
+
+    path = tmp_path / "ev.csv"
+    path.write_text("ts\n" + "0.5\n" * 30 + f"{STAMP}\n" * 5)
+    with pytest.warns(DataWarning):
+        manifest = sw.write(str(path), tmp_path / "a@3")
+    for strategy in ("strided", "chunked"):
+        with beam.Pipeline() as pipeline:
+            pipeline | WriteShards(
+                str(tmp_path / f"{strategy}/a@3"), source=str(path), strategy=strategy
+            )
+        found = sw.load_manifest(tmp_path / f"{strategy}/a.manifest.json")
+        assert found.metadata == manifest.metadata
+        with pytest.raises(Exception, match="would be stored as"), beam.Pipeline() as pipeline:
+            pipeline | WriteShards(
+                str(tmp_path / f"{strategy}/b@3"),
+                source=str(path),
+                strategy=strategy,
+                run=sw.RunOptions(strict=True),
+            )
+
+
+def command(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwriter", *map(str, arguments)], capture_output=True, text=True
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_warns_on_stderr_and_counts(csv, tmp_path):
+    code, out, err = command("write", csv, tmp_path / "a@2")
+    warning = f"warning: feature 'ts': {STAMP} (item 80) is stored as 1700000000.0: float32 holds"
+    assert (code, err.count("warning:")) == (0, 1)
+    assert warning in err
+    assert "  do:  --schema ts=float64 keeps every digit" in err
+    assert "warnings  1" in out
+    assert "ts float32, user string, x float32" in out
+    code, out, _ = command("write", csv, tmp_path / "b@2", "--json")
+    summary = json.loads(out)
+    (entry,) = summary["warnings"]
+    assert (entry["code"], entry["feature"], entry["index"]) == ("float-precision", "ts", 80)
+    assert summary["features"] == {"ts": "float32", "user": "string", "x": "float32"}
+    code, out, err = command("write", csv, tmp_path / "c@2", "--strict")
+    assert code == 1
+    assert "error: item 80, 'row 80', feature 'ts'" in err
+    assert f"{STAMP} would be stored" in err
+    assert not (tmp_path / "c.manifest.json").exists()
+    code, _, err = command("append", csv, tmp_path / "a", "--strict")
+    assert (code, "would be stored" in err) == (1, True)
