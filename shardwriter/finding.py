@@ -192,10 +192,10 @@ class WantedValue:
             return self._held(values[None])[0]
         if not isinstance(values, list):
             return False
-        if self._raw is not None:
-            return any(self._holds_raw(self._raw, blob) for blob in values)
         if self._blob in values:
             return True
+        if self._raw is not None:
+            return any(self._holds_raw(self._raw, blob) for blob in values)
         if self._pattern is not None:
             match = self._pattern.match
             return any(match(value.decode(errors="surrogateescape")) for value in values)

@@ -297,19 +297,19 @@ def warn_of_sources(
     """
     is_shared = len({id(selection.source) for selection in selections}) == 1
     for target, selection in zip(targets, selections, strict=True):
-        warnings = warnings_of(selection.source)
+        found = [(w, None if is_shared else target.split) for w in warnings_of(selection.source)]
         if selection.num_items == 0:
-            warnings.append(_no_items())
-        for warning in warnings:
+            found.append((_no_items(), target.split))
+        for warning, split in found:
             if run_options.strict:
                 raise as_error(warning, SourceError)
-            notices.warn(warning, None if is_shared else target.split)
+            notices.warn(warning, split)
 
 
 def _no_items() -> DataWarning:
     return DataWarning(
         "empty",
-        "the source gave no items: no records were written, and all shards are empty",
+        "there are no items: no records were written, and all shards are empty",
         hint="look at the source, and at --filter, --limit and --indices",
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ import shardwriter as sw
 from shardwriter.codec.example import encode_example
 from shardwriter.codec.float32 import EXACT, NOTED, SMALLEST, lost_place
 from shardwriter.errors import DataWarning, FeatureError
+from shardwriter.features.declared import declare
 from shardwriter.features.learnt import Learnt
+from shardwriter.finding import find_records
 from shardwriter.items.record_encoder import RecordEncoder
 
 STAMP = 1700000001.25
@@ -229,3 +233,176 @@ def test_pushed_records_warn(tmp_path):
     with pytest.warns(DataWarning, match="item 1"):
         writer = push()
     assert writer.manifest.metadata["warnings"]
+
+
+# Declared as float64: every digit is kept.
+
+VALUES = [STAMP, 0.1, -1e300, 5e-324, 2.0**53 + 2, 0.0]
+
+
+def source_of(kind, folder):
+    """Return a source of VALUES as ``ts``, with a row without a value where it can have one."""
+    path = folder / f"ts.{kind}"
+    if kind == "csv":
+        path.write_text("id,ts\n" + "".join(f"7,{value!r}\n" for value in VALUES) + "8,\n")
+    elif kind == "jsonl":
+        rows = [{"id": 7, "ts": value} for value in VALUES]
+        path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"id": 8, "ts": None}]))
+    elif kind == "parquet":
+        pa = pytest.importorskip("pyarrow")
+        pq = pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pa.table({"ts": pa.array([*VALUES, None])}), path)
+    elif kind == "npy":
+        np.save(path, np.array(VALUES))
+        path = folder / "ts.npy"
+    else:
+        return [*({"ts": value} for value in VALUES), {"ts": None}]
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "npy", "python"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "ts=float64",
+        "ts=float64[]",
+        {"ts": {"dtype": "float64"}},
+        {"ts": sw.FeatureType("float", "float64")},
+    ],
+    ids=["text", "shape", "entry", "type"],
+)
+def test_a_declared_float64_comes_back_exactly(tmp_path, recwarn, kind, schema):
+    manifest = sw.write(source_of(kind, tmp_path), tmp_path / "a@2", schema=schema, strict=True)
+    found = [record.get("ts") for record in sw.open(tmp_path / "a")]
+    assert found[: len(VALUES)] == VALUES
+    assert all(isinstance(value, np.float64) for value in found[: len(VALUES)])
+    assert found[len(VALUES) :] in ([], [None])
+    assert manifest.features["ts"].type == sw.FeatureType("bytes", "float64", (), "raw")
+    assert manifest.type_texts()["ts"] == "float64"
+    assert not [w for w in recwarn if issubclass(w.category, DataWarning)]
+
+
+def test_shapes_of_float64_come_back(tmp_path):
+    items = [{"x": [STAMP, 1, 2.5], "y": [STAMP] * n, "z": np.full((2, n), STAMP)} for n in (1, 3)]
+    schema = "x=float64[3],y=float64[null],z=float64[2,null]"
+    sw.write(items, tmp_path / "a@1", schema=schema)
+    for item, found in zip(items, sw.open(tmp_path / "a"), strict=True):
+        for name, value in item.items():
+            assert found[name].dtype == np.float64
+            np.testing.assert_array_equal(found[name], value)
+    with pytest.raises(FeatureError, match=r"the schema says float64\[3\]"):
+        sw.write([{"x": [1.0]}], tmp_path / "b@1", schema=schema)
+
+
+def test_find_tells_close_numbers_apart(tmp_path):
+    values = [STAMP, STAMP + 0.5, float("nan")]
+    sw.write([{"ts": v} for v in values], tmp_path / "a@1", schema="ts=float64")
+
+    def rows(text):
+        return [found.record_index for found in find_records(str(tmp_path / "a"), "ts", text)]
+
+    assert [rows(str(value)) for value in values] == [[0], [1], [2]]
+    assert rows("1700000000") == rows("text") == []
+
+
+def test_other_readers_give_float64(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    sw.write([{"ts": v} for v in VALUES], tmp_path / "a@1", schema="ts=float64")
+    program = sw.loader_code(tmp_path / "a", "tensorflow")
+    assert "tf.float64" in program
+    from shardwriter.readers.tensorflow import tf_dataset
+
+    found = [record["ts"] for record in tf_dataset(str(tmp_path / "a"))]
+    assert {value.dtype for value in found} == {tf.float64}
+    assert [float(value) for value in found] == VALUES
+
+
+def test_lists_are_called_what_they_are(tmp_path):
+    items = [{"a": np.float64(0.5), "b": np.array([0.5]), "c": np.float16(0.5)}]
+    manifest = sw.write(items, tmp_path / "a@1")
+    dtypes = {name: found.type.dtype for name, found in manifest.features.items()}
+    assert dtypes == {"a": "float32", "b": "float32", "c": "float16"}
+    found = sw.open(tmp_path / "a")[0]
+    assert (found["a"].dtype, found["b"].dtype) == (np.float32, np.float32)
+
+
+@pytest.fixture
+def old(tmp_path):
+    """Return a dataset whose manifest is as it was when lists were called float64."""
+    sw.write([{"ts": v} for v in (0.5, 1.5, 2.5, 3.5)], tmp_path / "old@2")
+    path = tmp_path / "old.manifest.json"
+    text = path.read_text().replace('"float32"', '"float64"')
+    assert '"dtype":"float64","encoding":"list"' in text
+    path.write_text(text)
+    return tmp_path / "old"
+
+
+def test_old_manifests_go_on_working(old, tmp_path):
+    manifest = tmp_path / "old.manifest.json"
+    before = manifest.read_bytes()
+    assert sw.verify(old).verdict.startswith("OK")
+    assert sw.open(old)[0]["ts"].dtype == np.float32
+    assert declare(str(manifest)).types["ts"].dtype == "float32"
+    shard = tmp_path / "old.tfrecord-00001-of-00002"
+    data = shard.read_bytes()
+    shard.unlink()
+    items = [{"ts": v} for v in (0.5, 1.5, 2.5, 3.5)]
+    sw.repair(old, tmp_path, source=items)
+    assert (shard.read_bytes(), manifest.read_bytes()) == (data, before)
+    merged = sw.merge([old], tmp_path / "merged@1")
+    assert merged.features["ts"].type.dtype == "float32"
+    sw.append([{"ts": 4.5}], old)
+    assert sw.load_manifest(manifest).features["ts"].type.dtype == "float32"
+
+
+def test_beam_warns_as_one_process_does(tmp_path):
+    beam = pytest.importorskip("apache_beam")
+    from shardwriter.beam import WriteShards
+
+    path = tmp_path / "ev.csv"
+    path.write_text("ts\n" + "0.5\n" * 30 + f"{STAMP}\n" * 5)
+    with pytest.warns(DataWarning):
+        manifest = sw.write(str(path), tmp_path / "a@3")
+    for strategy in ("strided", "chunked"):
+        with beam.Pipeline() as pipeline:
+            pipeline | WriteShards(
+                str(tmp_path / f"{strategy}/a@3"), source=str(path), strategy=strategy
+            )
+        found = sw.load_manifest(tmp_path / f"{strategy}/a.manifest.json")
+        assert found.metadata == manifest.metadata
+        with pytest.raises(Exception, match="would be stored as"), beam.Pipeline() as pipeline:
+            pipeline | WriteShards(
+                str(tmp_path / f"{strategy}/b@3"),
+                source=str(path),
+                strategy=strategy,
+                run=sw.RunOptions(strict=True),
+            )
+
+
+def command(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwriter", *map(str, arguments)], capture_output=True, text=True
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_warns_on_stderr_and_counts(csv, tmp_path):
+    code, out, err = command("write", csv, tmp_path / "a@2")
+    warning = f"warning: feature 'ts': {STAMP} (item 80) is stored as 1700000000.0: float32 holds"
+    assert (code, err.count("warning:")) == (0, 1)
+    assert warning in err
+    assert "  do:  --schema ts=float64 keeps every digit" in err
+    assert "warnings  1" in out
+    assert "ts float32, user string, x float32" in out
+    code, out, _ = command("write", csv, tmp_path / "b@2", "--json")
+    summary = json.loads(out)
+    (entry,) = summary["warnings"]
+    assert (entry["code"], entry["feature"], entry["index"]) == ("float-precision", "ts", 80)
+    assert summary["features"] == {"ts": "float32", "user": "string", "x": "float32"}
+    code, out, err = command("write", csv, tmp_path / "c@2", "--strict")
+    assert code == 1
+    assert "error: item 80, 'row 80', feature 'ts'" in err
+    assert f"{STAMP} would be stored" in err
+    assert not (tmp_path / "c.manifest.json").exists()
+    code, _, err = command("append", csv, tmp_path / "a", "--strict")
+    assert (code, "would be stored" in err) == (1, True)

@@ -184,7 +184,7 @@ def described(feature_type, *, present=5, unset=0, num_records=5, vocabulary=Non
         (FeatureType("int64", "bool", (3,)), TfdsFeature("tensor", "bool", (3,))),
         (FeatureType("int64", "uint8", (4, None)), TfdsFeature("tensor", "uint8", (4, None))),
         (FeatureType("float", "float16", (2, 3)), TfdsFeature("tensor", "float16", (2, 3))),
-        (FeatureType("float", "longdouble", ()), TfdsFeature("tensor", "float64")),
+        (FeatureType("float", "longdouble", ()), TfdsFeature("tensor", "float32")),
         (FeatureType("int64", "int64", (0,)), TfdsFeature("tensor", "int64", (None,))),
         (FeatureType("int64", "int64", (0, None)), TfdsFeature("tensor", "int64", (None,))),
         (FeatureType("bytes", "string", ()), TfdsFeature("text")),

@@ -186,7 +186,7 @@ def test_a_split_without_items_is_told(tmp_path):
         Rows(), tmp_path / "m@2", {"a": "0.999999999", "b": "0.000000001"}, notify=notes.append
     )
     assert found["b"].num_records == 0
-    assert "b: the source gave no records: all 2 shards are empty" in notes
+    assert any(note.startswith("b: there are no items") for note in notes)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -51,7 +51,7 @@ def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
         return array
     if array.itemsize <= 4:
         return array.astype(_FLOAT32)
-    wide = array.astype(np.float64, copy=False)  # longdouble, as a Python float would
+    wide = array if array.itemsize == 8 else _as_float64(array)
     try:
         with np.errstate(over="raise", under="raise", invalid="ignore"):
             narrow = wide.astype(_FLOAT32)
@@ -68,6 +68,12 @@ def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
     if lost_place(wide) is not None:
         NOTED.has_lost = True
     return narrow
+
+
+def _as_float64(array: NDArray[Any]) -> NDArray[np.float64]:
+    """Return longdoubles as Python floats are."""
+    with np.errstate(over="ignore", under="ignore"):
+        return array.astype(np.float64)
 
 
 def note_float(value: float) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.errors import ManifestError
-from shardwriter.features.feature_types import FeatureType, Shape
+from shardwriter.features.feature_types import FeatureType, Shape, float_dtype
 from shardwriter.features.labels import MAX_LABELS
 from shardwriter.features.schema import FeatureSummary
 
@@ -222,6 +222,8 @@ def tfds_feature(
             is_lost = summary.vocabulary is not None and label.names is None
             return label, f"{name!r}: TFDS can not hold its class names" if is_lost else note
     dtype = found.dtype if found.dtype in _TENSOR_DTYPES else _WIDEST[found.kind]
+    if found.kind == "float":
+        dtype = float_dtype(dtype)  # which is what a record holds
     return TfdsFeature("tensor", dtype, shape, optional=is_optional), note
 
 
