@@ -314,3 +314,44 @@ def image_folder(tmp_path):
     with open(os.path.join(os.fsencode(folder), b"caf\xe9.png"), "wb") as bad:
         bad.write(data)
     return str(folder.parent)
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_a_resumed_write_skips_the_same_rows(file, tmp_path, name):
+    content, _ = BAD_ROWS[name]
+    path = file(name, content)
+    stops = {7}
+
+    def stop(row):
+        if row["a"] in stops:
+            raise RuntimeError("stopped")
+        return row
+
+    run = {"on_error": "skip", "workers": 1, "map": stop}
+    with pytest.raises(sw.DataError):
+        sw.write(
+            path, tmp_path / "b/o@2", run=sw.RunOptions(max_errors=4, on_error="skip"), map=stop
+        )
+    stops.clear()
+    sw.write(path, tmp_path / "a/o@2", **run)
+    sw.write(path, tmp_path / "b/o@2", resume=True, **run)
+    resumed, whole = files_of(tmp_path / "b"), files_of(tmp_path / "a")
+    assert resumed == whole
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_beam_skips_the_same_rows(file, tmp_path, name):
+    beam = pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
+    from shardwriter.beam import WriteShards
+
+    content, _ = BAD_ROWS[name]
+    path = file(name, content)
+    sw.write(path, tmp_path / "a/o@2", on_error="skip")
+    with beam.Pipeline() as pipeline:
+        run = sw.RunOptions(on_error="skip")
+        pipeline | WriteShards(str(tmp_path / "b/o@2"), source=path, run=run)
+    assert files_of(tmp_path / "b") == files_of(tmp_path / "a")
