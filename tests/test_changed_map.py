@@ -209,6 +209,6 @@ def test_an_unfinished_run_says_how_to_come_there(tmp_path, code):
             run=RunOptions(on_error="skip", mark_s=0),
         )  # fmt: skip
     assert Path(tmp_path / ".t.partial").exists()
-    with pytest.raises(RunChanged, match=r"[0-9a-f]{12}\.\.\. then") as caught:
+    with pytest.raises(RunChanged, match=r"\"[0-9a-f]{12}\.\.\.\" then") as caught:
         retry(tmp_path, code(NEW))
     assert "then --retry-errors --accept-changed-map" in caught.value.hint

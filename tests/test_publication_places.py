@@ -90,7 +90,7 @@ def shard_paths(run, pattern, shard, where):
     """Return where a shard and its index grow."""
     if where == "usual":
         return run.shard_path(shard), run.index_path(shard)
-    own = f"{shard:05d}-of-an-attempt"
+    own = f"{shard:05d}.00000000000000aa"
     if where == "attempt":
         return run.file(f"shard-{own}"), run.file(f"index-{own}")
     return os.path.join(run.directory, pattern.shard_file(shard)), run.file(f"index-{own}")
@@ -232,7 +232,7 @@ def test_a_claimed_run_directory_finishes_what_was_adopted(tmp_path):
     run.write_synced(COMMIT, manifest.dumps().encode())
     os.rename(tmp_path / "a", tmp_path / "b")
     with RunDirectory.claim(str(tmp_path / "b"), "train", LocalStorage()) as claimed:
-        assert claimed.shard_path(1).endswith("/b/.train.partial/shard-00001-of-an-attempt")
+        assert claimed.shard_path(1).endswith("/b/.train.partial/shard-00001.00000000000000aa")
         check_output(claimed, overwrite=True)
         claimed.discard()
     assert files(str(tmp_path / "b"), LocalStorage) == whole
@@ -246,7 +246,10 @@ def test_adopted_files_are_known_to_all(kind, root):
     run = RunDirectory.unlocked(root, "train", kind())
     run.begin({})
     usual = run.shard_path(0), run.index_path(0)
-    files = {1: (run.file("s-1"), run.file("i-1")), 2: ("gs://other/s-2", "/elsewhere/i-2")}
+    files = {
+        1: (run.file(f"shard-00001.{17:016x}"), run.file("index-00001.00000000000000bb")),
+        2: (run.file(f"part-00002-000003.{18:016x}"), run.file("index-00002.00000000000000cc")),
+    }
     run.adopt(files)
     for each in (
         run,
@@ -257,13 +260,22 @@ def test_adopted_files_are_known_to_all(kind, root):
         for shard, paths in files.items():
             assert (each.shard_path(shard), each.index_path(shard)) == paths
     table = json.loads(run.read("files.json"))
-    assert table["1"] == [".train.partial/s-1", ".train.partial/i-1"]
+    assert table["1"] == [
+        ".train.partial/shard-00001.0000000000000011",
+        ".train.partial/index-00001.00000000000000bb",
+    ]
     run.begin({})  # another run has none of it
     for each in (run, RunDirectory.unlocked(root, "train", kind())):
         assert each.shard_path(1) == run.file("shard-00001")
 
 
-@pytest.mark.parametrize("text", [b"{", b"[]", b'{"0":1}', b'{"a":["b","c"]}', b'{"0":["b"]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(b"{", b"[]", b'{"0":1}', b'{"a":["b","c"]}', b'{"0":["b"]}'),
+        b'{"0":["gs://other/shard-00000.00000000000000aa","/elsewhere/index"]}',
+    ],
+)
 def test_a_list_of_files_that_can_not_be_understood_is_refused(tmp_path, text):
     run = RunDirectory.unlocked(str(tmp_path), "train", LocalStorage())
     run.begin({})

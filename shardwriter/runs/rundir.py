@@ -113,9 +113,8 @@ class RunDirectory:
             return False
         if RUN not in self._names():
             return False
-        try:
-            base = self.read_base()
-        except StorageError:
+        base = self._base()
+        if base is None:
             return True  # there is something to look into
         return (
             base.is_worth_keeping
@@ -130,10 +129,8 @@ class RunDirectory:
     @property
     def is_of_beam(self) -> bool:
         """Whether run.json says that a Beam job writes, or has written, into this folder."""
-        try:
-            return self.facts().get("engine") == "beam"
-        except StorageError:
-            return False
+        facts = self._facts()
+        return facts is not None and facts.get("engine") == "beam"
 
     def facts(self) -> RunFacts:
         """Return what run.json says.
@@ -141,18 +138,25 @@ class RunDirectory:
         Raises:
             StorageError: It can not be read, or is not what a run writes.
         """
-        try:
-            facts = json_shape.read(self.read(RUN), RunFacts)
-        except ValueError:
-            raise self.broken(RUN) from None
-        if facts["format"] != FORMAT:
+        facts = self._facts()
+        if facts is None:
             raise self.broken(RUN)
         return facts
 
-    def broken(self, file_name: str) -> StorageError:
+    def _facts(self) -> RunFacts | None:
+        """Return what run.json says; None where no run has written it."""
+        try:
+            facts = json_shape.read(self.read(RUN), RunFacts)
+        except ValueError:
+            return None
+        return facts if facts["format"] == FORMAT else None
+
+    def broken(
+        self, file_name: str, what: str = "it is not what this version of shardwriter writes"
+    ) -> StorageError:
         """Return the error for a file of this folder that no run can have written."""
         return StorageError(
-            "it is not what this version of shardwriter writes",
+            what,
             path=self.file(file_name),
             hint="--overwrite discards the run and starts again",
         )
@@ -206,7 +210,7 @@ class RunDirectory:
         try:
             table = json_shape.read(self.read(_FILES) or b"{}", AdoptedFiles)
         except ValueError:
-            raise self.broken(_FILES) from None
+            raise self.broken(_FILES, "it does not say where shards are") from None
         for text, (file, index_file) in table.items():
             folder, _, name = file.rpartition("/")
             final = parse_shard_file(name)
@@ -220,7 +224,7 @@ class RunDirectory:
             if not (
                 (is_mine or is_final) and folder == partial_dir(self.name) and holds_rows(name)
             ):
-                raise self.broken(_FILES)
+                raise self.broken(_FILES, "it does not say where shards are")
         return {
             int(shard): (os.path.join(self.directory, file), os.path.join(self.directory, rows))
             for shard, (file, rows) in table.items()
@@ -281,11 +285,14 @@ class RunDirectory:
         Raises:
             StorageError: It is not what a run writes.
         """
-        data = self.read(_BASE)
-        base = Base.from_line(data) if data else Base()
+        base = self._base()
         if base is None:
             raise self.broken(_BASE)
         return base
+
+    def _base(self) -> Base | None:
+        data = self.read(_BASE)
+        return Base.from_line(data) if data else Base()
 
     def workers(self, attempt: int) -> list[int]:
         """Return the workers that an attempt had."""

@@ -1,0 +1,36 @@
+"""Run directories of an earlier version are resumed, and end as a run that was never stopped.
+
+They were made by the version of commit 1d56a85 and killed half-way: with each compression, one
+process and two, shuffled and not.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import old_run_data
+import pytest
+
+RUNS = sorted(Path(__file__, "..", "old_runs").resolve().glob("*.tar.xz"))
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda path: path.name)
+def test_an_old_run_is_resumed(tmp_path, run):
+    compression, workers, seed = run.name.removesuffix(".tar.xz").split("-")
+    options = compression, int(workers), None if seed == "None" else int(seed)
+    with tarfile.open(run) as archive:
+        archive.extractall(tmp_path / "out", filter="data")
+    notes = []
+    old_run_data.write(tmp_path / "out" / "t@7", *options, resume=True, notify=notes.append)
+    assert any(note.startswith("kept ") for note in notes)
+    old_run_data.write(tmp_path / "whole" / "t@7", *options)
+    assert files(tmp_path / "out") == files(tmp_path / "whole")
+
+
+def test_there_are_some():
+    assert len(RUNS) == 12
