@@ -27,6 +27,7 @@ from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats import json_shape
 from shardwriter.formats.crc32c import extend_crc32c
 from shardwriter.formats.json_shape import Shape
+from shardwriter.formats.text import clean
 from shardwriter.sources.arrow_file import Piece
 from shardwriter.sources.arrow_rows import ArrowRows
 from shardwriter.sources.huggingface_table import SentTable
@@ -212,7 +213,7 @@ def read_named_file(path: str) -> bytes:
             hint="the dataset has the names of its files, and not their content",
         ) from error
     except ValueError as error:  # a name with NUL
-        raise SourceError(f"is no name of a file: {error}", path=path) from None
+        raise SourceError(f"is no name of a file: {error}", path=clean(path)) from None
 
 
 def _hold_few_files(rows: ArrowRows) -> None:

@@ -21,6 +21,7 @@ from shardwriter.errors import ManifestError
 from shardwriter.formats.compression import Compression
 from shardwriter.inspection.findings import Finding
 from shardwriter.inspection.told.frame_tables import (
+    MAX_BYTES,
     first_wrong_frame,
     open_own_index,
     read_table,
@@ -120,6 +121,8 @@ def _by_index(shard_set: ShardSet, names: set[str]) -> Iterator[Told]:
             problem = f"it is of {len(index.counts)} shards, and these are {pattern.num_shards}"
             yield Told("index", source, first, 0, problem=problem)
             return
+        for shard in range(pattern.num_shards):
+            index.check_order(shard, MAX_BYTES)
         for shard, path in _shards(shard_set):
             assert shard is not None
             ends = np.array(index.ends(shard), np.uint64) if index.compression == "none" else None

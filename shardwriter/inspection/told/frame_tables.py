@@ -26,7 +26,7 @@ from shardwriter.storage.local import storage_errors
 
 SUFFIXES: Final = (DALI_INDEX_SUFFIX, ".tfindex", ".index")
 _READ_BYTES: Final = 1 << 20
-_MAX_BYTES: Final = 1 << 62
+MAX_BYTES: Final = 1 << 62  # of a file, where its size does not count: it may be cut
 _LOOK_AT: Final = 1 << 16  # frames whose lengths are read at a time
 
 
@@ -88,7 +88,7 @@ def _parse(text: bytes) -> NDArray[np.uint64]:
     starts, sizes = numbers[:, 0], numbers[:, 1]
     ends = np.cumsum(sizes, dtype=np.uint64)
     expected = np.concatenate((np.zeros(1, np.uint64), ends[:-1]))[: len(ends)]
-    out_of_range = (sizes < FRAME_BYTES) | (sizes > _MAX_BYTES) | (ends > _MAX_BYTES)
+    out_of_range = (sizes < FRAME_BYTES) | (sizes > MAX_BYTES) | (ends > MAX_BYTES)
     wrong_lines = np.flatnonzero((starts != expected) | out_of_range)
     if len(wrong_lines):
         line = int(wrong_lines[0])
@@ -129,6 +129,7 @@ def known_ends(path: str) -> NDArray[np.uint64] | None:
         index = open_own_index(index_path)
         if index.compression != "none" or len(index.counts) != parsed.pattern.num_shards:
             return None
+        index.check_order(parsed.shard_index, MAX_BYTES)
         ends = np.array(index.ends(parsed.shard_index), np.uint64)
     except ManifestError:
         return None
