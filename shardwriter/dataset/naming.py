@@ -282,8 +282,10 @@ def parse_output(
             f"{text!r} is a URL, and output goes to a local file system",
             hint="write to a local folder, and copy it: the manifest last",
         )
-    # A folder that is there has its name from somebody else.
-    if _CONTROL.search(base if os.path.isdir(directory or ".") else text):
+    known_folder = directory  # a folder that is there has its name from somebody else
+    while known_folder and not os.path.isdir(known_folder):
+        known_folder = os.path.dirname(known_folder)
+    if _CONTROL.search(text[len(known_folder) :]):
         raise OptionError(
             f"OUT {text!r} holds a control character",
             hint=f"leave it out: {_CONTROL.sub('', text)}",
