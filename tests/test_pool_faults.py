@@ -435,7 +435,9 @@ def test_ctrl_c(out, way, mark):
         os.killpg(program.pid, signal.SIGINT)
         text = program.stderr.read().decode()
     assert program.returncode == -signal.SIGINT
-    assert text.splitlines()[-1] == "KeyboardInterrupt"
+    last = text.splitlines()[-2:] if sys.version_info >= (3, 11) else text.splitlines()[-1:]
+    assert last[0] == "KeyboardInterrupt"
+    assert last[1:] in ([], ["nothing of 't' was published"])  # a note, from Python 3.11 on
     assert text.count("Traceback") == 1  # that of the program, and none of the workers'
 
 
