@@ -113,6 +113,7 @@ def all_that_is_left(outputs: Sequence[Output]) -> str | None:
 
 def what_is_left(output: Output) -> str | None:
     """Say what a write that was stopped has left; None where that is nothing, or not known."""
+    from shardwriter.dataset.manifest import parse_manifest
     from shardwriter.dataset.naming import manifest_file, partial_dir
     from shardwriter.errors import ShardwriterError
     from shardwriter.storage.choose import storage_for
@@ -125,9 +126,15 @@ def what_is_left(output: Output) -> str | None:
         is_there = storage.size(manifest) is not None
     except ShardwriterError:
         return None  # the place itself is what failed
+    if os.path.islink(run):
+        return None  # it is no run's
     if "commit.json" in names:
+        try:
+            parse_manifest(storage.read(os.path.join(run, "commit.json")) or b"")
+        except ShardwriterError:
+            return None  # which the error has said
         return f"all is written, and --resume finishes the publication of {output.name!r}"
-    if names:
+    if "run.json" in names:
         return f"nothing was published, and what was done is kept in {run}: --resume goes on"
     if is_there:
         return f"nothing is left of a run, and the dataset of {manifest} is whole"
