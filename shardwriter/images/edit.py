@@ -89,7 +89,8 @@ def make_anew(
         raise
     except (pil.DecompressionBombError, pil.DecompressionBombWarning):
         raise SourceError(
-            f"the image has {header.width} x {header.height} pixels, more than Pillow decodes "
+            f"the image of {header.height} x {header.width} pixels (height x width) is more than "
+            "Pillow decodes "
             "unasked: files made to fill the memory look like this",
             hint="if it is what it should be, a module that --map or --filter names can set "
             "PIL.Image.MAX_IMAGE_PIXELS",

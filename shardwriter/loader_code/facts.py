@@ -21,7 +21,7 @@ from shardwriter.readers.record_files import files_of
 from shardwriter.shards.locate import find_one
 from shardwriter.shards.shard_sets import ShardSet
 
-_MASK_WORDS: Final = ("segmentation", "mask", "annotation", "label")
+MASK_WORDS: Final = ("segmentation", "mask", "annotation", "label")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Field:
     def is_mask(self) -> bool:
         """Whether, by its name, the pixels of a picture are classes and not colours."""
         words = self.name.lower()
-        return self.is_picture and any(word in words for word in _MASK_WORDS)
+        return self.is_picture and any(word in words for word in MASK_WORDS)
 
     @property
     def varies_first(self) -> bool:

@@ -81,10 +81,10 @@ def kind_text(feature: Feature) -> str:
 
 
 def shape_text(feature: Feature) -> str:
-    """Return the shape, an image's size in pixels, or how many values a record has."""
+    """Return the shape, an image's height x width in pixels, or how many values a record has."""
     images = feature.get("images")
     if images and images.get("width"):
-        return f"{_span(images['width'])} x {_span(images['height'])}"
+        return f"{_span(images['height'])} x {_span(images['width'])}"
     lengths, shape = feature.get("lengths"), feature.get("shape")
     if shape and not (lengths and shape == [None]):
         return " x ".join("*" if size is None else f"{size}" for size in shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -81,10 +82,18 @@ def page_html(report: Mapping[str, Any], samples: Sequence[Sample] = ()) -> str:
         lstrip_blocks=True,
     )
     environment.filters["code"] = _code
+    environment.filters["breakable"] = _breakable
     digest = base64.b64encode(hashlib.sha256(css.encode("utf-8")).digest()).decode("ascii")
     return environment.get_template("page.html").render(
         page_view(report, samples), css=Markup(css), policy=_POLICY.format(digest=digest)
     )
+
+
+def _breakable(name: str) -> Any:
+    """Return a name that may break behind its separators, and not inside of a word."""
+    from markupsafe import Markup, escape
+
+    return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[/._-])", clean(name)))
 
 
 def _code(text: str) -> Any:

@@ -16,7 +16,7 @@ from shardwriter.report.feature_table import (
     top_text,
 )
 from shardwriter.report.page_charts import box_chart, heat_chart, rank_bars, strip_chart
-from shardwriter.report.set_tables import most_telling, shard_name
+from shardwriter.report.set_tables import most_telling, named_labels, shard_name
 
 _MAX_SHARDS: Final = 50
 _MAX_LABELS: Final = 20
@@ -55,7 +55,7 @@ def set_view(
 
     num_shown = room(_MAX_SHARDS)
     shown = most_telling(shards, damaged, num_shown, num_each=num_shown * 2 // 5)
-    labels = shard_set.get("labels") or {}
+    labels = named_labels(shard_set)
     return {
         "files": shard_set.get("files", ""),
         "directory": shard_set.get("directory", ""),

@@ -69,6 +69,8 @@ def _figures(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return the key figures: name, value, and a word on it."""
     sizes, balance = report["record_bytes"], report["balance"]
     proven = {"crc": "every CRC proven", "length": "framing proven", "none": "nothing proven"}
+    if report["num_defects"]:
+        proven = dict.fromkeys(proven, "that can be read; see Defects")
     spread = f"{bytes_text(sizes['min'])} to {bytes_text(sizes['max'])}"
     even = f"bytes {balance['bytes_max_over_mean']:.2f}"
     return [

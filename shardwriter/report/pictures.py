@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import islice
 from typing import Any, Final
 
@@ -13,7 +14,10 @@ import numpy as np
 from shardwriter.codec.example import decode_example
 from shardwriter.errors import ShardwriterError
 from shardwriter.formats.tfrecord_reader import read_frames
-from shardwriter.images.saving import pictures_of
+from shardwriter.images.plain_png import encode_png
+from shardwriter.images.saving import Picture, pictures_of
+from shardwriter.loader_code.facts import MASK_WORDS
+from shardwriter.render import plural
 from shardwriter.shards.locate import find_shard_sets
 from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage.inputs import open_stream
@@ -22,6 +26,7 @@ from shardwriter.storage.local import storage_errors
 _SHOWN_FORMATS: Final = frozenset({"jpeg", "png", "gif", "webp"})  # by every browser
 _LABELS: Final = ("image/class/text", "label", "image/class/label", "class", "target", "text")
 _MAX_CAPTION: Final = 60
+_MAX_MASK_SIDE: Final = 4096  # pixels
 
 
 @dataclass(frozen=True)
@@ -87,18 +92,44 @@ def _of_file(shard_set: ShardSet, path: str, count: int, label: str | None) -> l
     try:
         with closing(_examples(path)) as examples:
             for index, features in islice(examples, 2 * count + 16):
-                shown = (p for p in pictures_of(features, schema) if p.format in _SHOWN_FORMATS)
-                picture = next(shown, None)
+                found = [p for p in pictures_of(features, schema) if p.format in _SHOWN_FORMATS]
+                masks = [p for p in found if _is_mask(p)]
+                picture = next((p for p in found if p not in masks), None)
                 if picture is not None:
                     caption = _caption(features, schema, label)
                     samples.append(
                         Sample(path, index, picture.feature, picture.format, picture.data, caption)
                     )
+                if masks and len(samples) < count:
+                    samples += _visible(path, index, masks[0])
                 if len(samples) == count:
                     break
     except ShardwriterError:
         pass  # the report says what is wrong with the file
     return samples
+
+
+def _is_mask(picture: Picture) -> bool:
+    name = picture.feature.lower()
+    return picture.format == "png" and any(word in name for word in MASK_WORDS)
+
+
+def _visible(path: str, index: int, mask: Picture) -> list[Sample]:
+    """Return a mask with its values spread over all greys; nothing where it can not be decoded."""
+    try:
+        from PIL import Image
+
+        with Image.open(BytesIO(mask.data)) as picture:
+            if max(picture.size) > _MAX_MASK_SIDE:
+                return []
+            pixels = np.array(picture if picture.mode == "P" else picture.convert("I"))
+    except (ImportError, OSError, ValueError, SyntaxError):
+        return []
+    values, places = np.unique(pixels, return_inverse=True)
+    greys = np.linspace(0, 255, max(2, values.size)).astype(np.uint8)
+    data = encode_png(greys[places.reshape(pixels.shape)])
+    caption = f"mask, {plural(values.size, 'value')}: {values[0]} to {values[-1]}"
+    return [Sample(path, index, mask.feature, "png", data, caption)]
 
 
 def _examples(path: str) -> Generator[tuple[int, dict[str, Any]], None, None]:

@@ -172,6 +172,32 @@ def _shuffle_text(shuffle: Mapping[str, Any]) -> Text:
     return text
 
 
+def named_labels(shard_set: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a set's labels with class names beside their numbers, where the names are known."""
+    labels: Mapping[str, Any] = shard_set.get("labels") or {}
+    feature = (shard_set.get("features") or {}).get(labels.get("feature")) or {}
+    words = feature.get("vocabulary") or []
+    if not words:
+        return labels
+
+    def named(label: str) -> str:
+        known = label.isdecimal() and len(label) < 10 and int(label) < len(words)
+        return f"{words[int(label)]} ({label})" if known else label
+
+    return {
+        **labels,
+        **{
+            key: {named(label): value for label, value in labels[key].items()}
+            for key in ("counts", "shards")
+            if labels.get(key)
+        },
+        "deviating": [
+            {**entry, "label": named(str(entry["label"]))}
+            for entry in labels.get("deviating") or []
+        ],
+    }
+
+
 def print_labels(console: Console, labels: Mapping[str, Any]) -> None:
     """Print the most frequent labels, and the shards whose mix is another."""
     counts = labels.get("counts") or {}

@@ -20,7 +20,7 @@ from shardwriter.render import bytes_text, make_console, plural
 from shardwriter.report.feature_table import print_drift, print_features
 from shardwriter.report.plan_table import print_plan
 from shardwriter.report.remedies import aftermath, remedies
-from shardwriter.report.set_tables import print_facts, print_labels, print_shards
+from shardwriter.report.set_tables import named_labels, print_facts, print_labels, print_shards
 
 _MAX_DEFECTS: Final = 20
 _MAX_NOTES: Final = 40
@@ -57,7 +57,7 @@ def print_report(
         print_shards(console, files, damaged, all_shards=all_shards)
         print_facts(console, shard_set, len(files))
         labels = shard_set.get("labels") or {}
-        print_labels(console, labels)
+        print_labels(console, named_labels(shard_set))
         if labels.get("source") == "records" and labels.get("initial_dist"):
             say(console, initial_dist_text(labels, max_labels=_MAX_SHARES))
         print_features(console, shard_set.get("features") or {}, shard_set.get("num_records"))

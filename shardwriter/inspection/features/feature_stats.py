@@ -187,6 +187,10 @@ class FeatureSketch:
         if kind != "bytes":
             values = self.numbers[kind] if kind is not None else None
         distinct, low, high = (0, 0, 0) if values is None else values.num_distinct()
+        if values is not None:
+            # An estimate may be beyond what there can be.
+            most = values.num_finite if isinstance(values, NumberStats) else values.sizes.count
+            distinct, low, high = (min(number, most) for number in (distinct, low, high))
         found, num_missed = ([], 0) if values is None else values.top(NUM_TOP)
         top = [{"count": n, "value": blob_json(v) if isinstance(v, bytes) else v} for v, n in found]
         is_blobs = isinstance(values, BlobStats)

@@ -175,10 +175,11 @@ class ValueHistogram:
         else:
             keys = _keys_of_integers(np.fromiter(repeated, np.int64, len(repeated)))
         buckets = np.searchsorted(self.keys, keys >> self.shift).tolist()
+        total = int(self.counts.sum())  # which rarer values are known depends on their order
         return {
             bucket: (value, at_least)
             for bucket, (value, at_least) in zip(buckets, repeated.items(), strict=True)
-            if 2 * at_least > self.counts[bucket]
+            if 2 * at_least > self.counts[bucket] and at_least * _CROWD >= total
         }
 
     def at_shift(self, shift: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
