@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from shardwriter.errors import DataWarning, ShardwriterWarning
+from shardwriter.python_words import python_words
 
 Notify = Callable[[str], None]
 """Called with what a person should know, one line at a time."""
@@ -71,7 +72,7 @@ class Notices:
         if self._notify is not None:
             self._notify(line)
         else:
-            _issue(ShardwriterWarning(line))
+            _issue(ShardwriterWarning(python_words(line)))
 
     def show_warning(self, warning: DataWarning, split: str | None) -> None:
         """Show a warning about data."""
