@@ -121,8 +121,8 @@ def _by_index(shard_set: ShardSet, names: set[str]) -> Iterator[Told]:
             problem = f"it is of {len(index.counts)} shards, and these are {pattern.num_shards}"
             yield Told("index", source, first, 0, problem=problem)
             return
-        for shard in range(pattern.num_shards):
-            index.check_order(shard, MAX_BYTES)
+        for number in range(pattern.num_shards):
+            index.check_order(number, MAX_BYTES)
         for shard, path in _shards(shard_set):
             assert shard is not None
             ends = np.array(index.ends(shard), np.uint64) if index.compression == "none" else None
