@@ -254,3 +254,27 @@ def test_an_unfinished_run_beside_it_is_told(dataset: Path) -> None:
     with pytest.raises(OptionError) as nothing:
         sw.stats(str(dataset / "t@2"))
     assert "was interrupted" in (nothing.value.hint or "")
+
+
+# -- a dataset's manifest --------------------------------------------------------------------------
+
+
+def test_a_manifest_is_loaded_by_any_name_of_its_dataset(tmp_path: Path) -> None:
+    sw.write([b"x"] * 6, tmp_path / "o" / "t@4")
+    names = ["o/t", "o/t@4", "o", "o/t.manifest.json", "o/t.tfrecord-00001-of-00004", "o/t.index"]
+    for name in names:
+        assert sw.load_manifest(tmp_path / name).num_records == 6
+
+
+@pytest.mark.parametrize("name", ["o/u", "o/t@3", "o/u.manifest.json", "none/t"])
+def test_a_manifest_that_is_not_there_is_an_error_with_advice(tmp_path: Path, name: str) -> None:
+    sw.write([b"x"] * 6, tmp_path / "o" / "t@4")
+    with pytest.raises(SourceError) as caught:
+        sw.load_manifest(tmp_path / name)
+    assert caught.value.hint
+
+
+def test_shards_without_a_manifest_say_so(tmp_path: Path) -> None:
+    record_file(tmp_path / "x.tfrecord")
+    with pytest.raises(ManifestError, match="has no manifest"):
+        sw.load_manifest(tmp_path / "x.tfrecord")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.dataset.layout import gaps_per_shard, num_shard_items
+from shardwriter.dataset.layout import GapRuns, gaps_per_shard, num_shard_items, to_runs
 from shardwriter.dataset.manifest import (
     IndexEntry,
     Manifest,
@@ -215,3 +216,37 @@ def test_parsing_does_not_change_the_input():
     before = copy.deepcopy(data)
     parse_manifest(canonical.dumps(data)).to_json()
     assert data == before
+
+
+def test_a_repr_is_one_short_line():
+    manifest = make(2048, 1024, (), schema={"features": {f"f{i}": {} for i in range(1000)}})
+    text = repr(manifest)
+    assert text.startswith("<Manifest train: 1,024 shards, 2,048 records, 53,248 bytes, 1,000 f")
+    assert len(text) < 200
+    odd = make(schema={"features": {"\x1b[2J\n": {"present": 1, "unset": 0}}})
+    assert repr(odd).isprintable()
+
+
+def test_a_table_for_notebooks_is_escaped():
+    features = {"<script>": {"present": 1, "unset": 0, "kind": "int64", "dtype": "<b>"}}
+    text = make(schema={"features": features})._repr_html_()
+    assert "&lt;script&gt;" in text
+    assert "<script>" not in text
+    assert "<b>" not in text
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=9), st.integers(1, 7))
+def test_gaps_as_runs_are_what_the_list_is(steps, num_shards):
+    runs, stop = [], 0
+    for hole, count in steps:
+        runs.append([stop + hole, count])
+        stop += hole + count
+    gaps = [gap for first, count in runs for gap in range(first, first + count)]
+    found = GapRuns(runs)
+    assert list(found) == gaps
+    assert np.array_equal(np.asarray(found, np.int64), gaps)
+    assert [found[k] for k in range(len(found))] == gaps
+    assert found == gaps
+    assert to_runs(found) == to_runs(gaps)
+    assert [k for k in range(stop + 3) if k in found] == gaps
+    assert gaps_per_shard(found, num_shards) == gaps_per_shard(gaps, num_shards)

@@ -158,7 +158,7 @@ def _index_and_places(
     # What breaks the law with its gaps may have it without.
     for gaps in (index.gaps.astype(np.int64), np.zeros(0, np.int64)):
         num_items = num_records + len(gaps)
-        are_items = not len(gaps) or (gaps[0] >= 0 and gaps[-1] < num_items)
+        are_items = bool(((gaps >= 0) & (gaps < num_items)).all())
         if are_items and law_breach(counts, num_items, gaps.tolist()) is None:
             return index, LawPlaces(len(counts), gaps, num_records)
     notes.append(

@@ -183,6 +183,7 @@ def _by_name(path: str) -> list[ShardSet]:
         raise SourceError(
             f"there are no {match['n']} shards of {stem!r}, but {sets[0].pattern.num_shards}",
             path=directory,
+            hint=f"give {os.path.join(directory, stem)} alone for those that are there",
         )
     return wanted
 
