@@ -580,3 +580,11 @@ def test_the_schema_is_that_of_tfx(data_dir, files, schema, num_features):
             assert {top["value"] for top in entry["top"]} <= domains[feature["domain"]]
             assert entry["distinct"]["exact"]
             assert entry["distinct"]["estimate"] <= len(domains[feature["domain"]])
+
+
+def test_an_estimate_is_never_more_than_there_are_values():
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        values = rng.random(2705)
+        found = report([encode_example({"x": float(value)}) for value in values])["x"]["distinct"]
+        assert found["low"] <= found["estimate"] <= found["high"] <= 2705

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import os
 import re
 import subprocess
@@ -37,9 +38,10 @@ from shardwriter.images.plain_png import encode_png
 from shardwriter.report.page import page_html, write_page
 from shardwriter.report.page_charts import box_chart, heat_chart, strip_chart
 from shardwriter.report.pictures import Sample, sample_pictures
+from shardwriter.report.set_tables import named_labels
 
 PNG = encode_png(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
-VOID = {"meta", "link", "img", "br", "input", "hr"}
+VOID = {"wbr", "meta", "link", "img", "br", "input", "hr"}
 
 
 class Outline(HTMLParser):
@@ -139,7 +141,22 @@ def test_any_report_is_a_well_formed_page_without_scripts(
     assert all(c.isprintable() or c == "\n" for c in page)
     allowed = {"html", "head", "meta", "title", "link", "style", "body", "header", "main", "footer"}
     allowed |= {"section", "div", "p", "h1", "h2", "h3", "h4", "span", "b", "em", "small", "code"}
-    allowed |= {"dl", "dt", "dd", "ul", "li", "figure", "figcaption", "img", "svg", "rect", "path"}
+    allowed |= {
+        "details",
+        "summary",
+        "wbr",
+        "dl",
+        "dt",
+        "dd",
+        "ul",
+        "li",
+        "figure",
+        "figcaption",
+        "img",
+        "svg",
+        "rect",
+        "path",
+    }
     allowed |= {"line", "table", "thead", "tbody", "tr", "th", "td"}
     for tag, attributes in outline.tags:
         assert tag in allowed
@@ -390,3 +407,41 @@ def test_the_browser_would_tell_of_trouble(tab: chromium.Page, tmp_path: Path) -
     (tmp_path / "r.html").write_text(page)
     tab.open(tmp_path / "r.html", width=1280)
     assert len(tab.troubles) >= 2
+
+
+def test_a_damaged_set_does_not_say_that_all_is_proven():
+    good, damaged = report_json(), report_json(defects=[defect_json(kind="payload-crc")])
+    assert "every CRC proven" in page_html(good)
+    assert "every CRC proven" not in page_html(damaged)
+
+
+def test_labels_have_their_names_where_these_are_known():
+    labels = {
+        "feature": "y",
+        "counts": {"0": 3, "1": 2, "7": 1},
+        "shards": {"0": [3], "1": [2], "7": [1]},
+        "deviating": [{"label": "1", "count": 2}],
+    }
+    found = named_labels({"labels": labels, "features": {"y": {"vocabulary": ["cat", "dog"]}}})
+    assert list(found["counts"]) == list(found["shards"]) == ["cat (0)", "dog (1)", "7"]
+    assert found["deviating"][0]["label"] == "dog (1)"
+    assert named_labels({"labels": labels, "features": {}}) == labels
+
+
+def test_a_mask_is_shown_beside_its_image_with_greys_that_differ(tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    mask = np.zeros((4, 6), np.uint8)
+    mask[1:3], mask[3] = 1, 5
+    sw.write([{"image": PNG, "image/mask": encode_png(mask)}], tmp_path / "t@1")
+    first, second = sample_pictures([str(tmp_path / "t")], 8)
+    assert (first.feature, second.feature) == ("image", "image/mask")
+    assert second.label == "mask, 3 values: 0 to 5"
+    shown = np.array(image.open(io.BytesIO(second.data)))
+    assert np.unique(shown).tolist() == [0, 127, 255]
+    assert "Sizes are height" in page_html(report_json(), [first, second])
+
+
+def test_a_long_name_breaks_behind_its_separators_only():
+    features = {"image/object/label_text": next(iter(FEATURES.values()))}
+    page = page_html(report_json(features=features))
+    assert "image/<wbr>object/<wbr>label_<wbr>text" in page
