@@ -163,7 +163,7 @@ class Manifest:
             "shards": f"{self.num_shards:,}",
             "records": f"{self.num_records:,}",
             "bytes": f"{self.file_bytes:,}",
-            "features": f"{num_features:,}",
+            "feature" if num_features == 1 else "features": f"{num_features:,}",
         }
 
     def _feature_texts(self) -> list[tuple[str, str]]:
