@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 
 import numpy as np
 import pytest
@@ -189,3 +190,25 @@ def test_a_stream_is_read_from_any_batch_on(tmp_path, kind):
         for number in np.random.default_rng(0).integers(0, 12, 30).tolist():
             assert file.piece(number).equals(table.slice(9 * number, 9))
             assert file.piece(number, ["x"]).column_names == ["x"]
+
+
+def test_rows_name_files_of_the_folder_and_no_others(tmp_path):
+    image = b"GIF89a" + struct.pack("<HH", 2, 3) + bytes(20)
+    (tmp_path / "secret.gif").write_bytes(image)
+    features = {"x": {"_type": "Image"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    names = ["inside.gif", str(tmp_path / "secret.gif"), "../secret.gif", "link.gif"]
+    for number, name in enumerate(names):
+        column = pa.array([{"bytes": None, "path": name}], kind)
+        table = pa.table({"x": column}).replace_schema_metadata(metadata)
+        folder = tmp_path / f"saved{number}"
+        save(folder, [table])
+        (folder / "inside.gif").write_bytes(image)
+        (folder / "link.gif").symlink_to(tmp_path / "secret.gif")
+        out = tmp_path / f"out{number}@1"
+        if name == "inside.gif":
+            assert sw.write(folder, out).num_records == 1
+            continue
+        with pytest.raises(sw.DataError, match="outside of the dataset's folder"):
+            sw.write(folder, out)

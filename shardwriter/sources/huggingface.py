@@ -14,6 +14,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Final, TypedDict
 
@@ -146,7 +147,7 @@ class SavedDataset(ParquetTable):
                 "anew; or give shardwriter.write what load_from_disk returns",
             )
         files = [os.path.join(path, name) for name in names]
-        super().__init__(files, schema, read_named_file, table)
+        super().__init__(files, schema, partial(_read_file_below, path), table)
         told = [os.path.join(path, name) for name in (_STATE, _INFO)]
         self._told_ns = [inputs_for(p).stat(p).st_mtime_ns for p in told if exists(p)]
         _hold_few_files(self)
@@ -196,6 +197,25 @@ def _path_below(folder: str, name: str, told: str, what: str) -> str:
 
 def _is_below(path: str, folder: str) -> bool:
     return path.startswith(os.path.join(folder, ""))
+
+
+def _read_file_below(folder: str, name: str) -> bytes:
+    """Return the content of a file that a row of a saved dataset names.
+
+    The rows come from whoever made the folder: they may name its files, and no others.
+
+    Raises:
+        SourceError: It is outside of the folder, or can not be read.
+    """
+    path = os.path.join(folder, name)
+    if is_url(name) or not _is_below(os.path.realpath(path), os.path.realpath(folder)):
+        raise SourceError(
+            f"a row names a file outside of the dataset's folder: {name!r:.200}",
+            path=folder,
+            hint="shardwriter.write of datasets.load_from_disk(...), in Python, reads files from "
+            "anywhere",
+        )
+    return read_named_file(path)
 
 
 def read_named_file(path: str) -> bytes:
