@@ -25,6 +25,10 @@ def _plain(name: str) -> tuple[str, str]:
 
 
 SWITCHES: Final[Mapping[str, str]] = {
+    "--retry-errors --accept-changed-map": (
+        "run=sw.RunOptions(retry_errors=True, accept_changed_map=True)"
+    ),
+    "--accept-changed-map": "run=sw.RunOptions(accept_changed_map=True)",
     "--allow-duplicates": "allow_duplicates=True",
     "--dry-run": "dry_run=True",
     "--no-header": "header=False",

@@ -242,14 +242,13 @@ def _from_what_is_there(
 
 
 def _must_hold_records(known: Known, surveys: Sequence[ShardSurvey]) -> None:
-    """Refuse a file by itself in which no record was found: it is something else.
+    """Refuse a file by itself that does not begin as a TFRecord and holds no record.
 
     Raises:
-        SourceError: It is.
+        SourceError: It is something else.
     """
-    if known.pattern is not None or any(survey.num_records for survey in surveys):
-        return
-    if all(survey.state in ("whole", "missing") for survey in surveys):
+    kinds = {defect.kind for survey in surveys for defect in survey.defects}
+    if known.pattern is not None or any(s.num_records for s in surveys) or kinds != {"length-crc"}:
         return
     raise SourceError(
         "nothing in this file is a TFRecord, so there is nothing to repair",

@@ -17,7 +17,7 @@ from shardwriter.features.declared import SchemaLike, declare
 from shardwriter.formats.compression import Compression
 from shardwriter.items.fields import part_names
 from shardwriter.items.indices import item_indices
-from shardwriter.items.keys import key_notes
+from shardwriter.items.keys import key_costs, key_notes
 from shardwriter.items.selection import Selection
 from shardwriter.notices import Notices, Notify
 from shardwriter.option_types import Seed, check_value
@@ -55,12 +55,14 @@ class Datasets:
     targets: list[Target]
     open: Callable[[Notify], list[Source]]
 
-    def select(self, tell: Notify) -> list[Selection]:
+    def select(self, notices: Notices) -> list[Selection]:
         """Open the source, and return the items of each dataset."""
-        sources = self.open(tell)
+        sources = self.open(notices.note)
         options = [target.options for target in self.targets]
         for note in key_notes(sources[0], options[0]):
-            tell(note)
+            notices.note(note)
+        for cost in key_costs(sources[0], options[0]):
+            notices.info(cost)
         if len(sources) < len(options):
             return Selection.parts(sources[0], options)
         return [Selection(*both) for both in zip(sources, options, strict=True)]

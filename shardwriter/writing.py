@@ -29,11 +29,11 @@ from shardwriter.engines.event_log import check_log_dir
 from shardwriter.engines.gather import gather
 from shardwriter.errors import DataWarning, FeatureError, SourceError
 from shardwriter.formats.packing import lost_readers
-from shardwriter.items.keys import key_notes
+from shardwriter.items.keys import key_costs, key_notes
 from shardwriter.items.sampling import choose_num_shards
 from shardwriter.items.selection import Selection
 from shardwriter.job import Job, check_compression
-from shardwriter.notices import Notices, Notify
+from shardwriter.notices import Notices
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.plan import check
 from shardwriter.runs.kept import Kept
@@ -72,7 +72,7 @@ class Target:
         return None if self.options.split is None else self.options.split.name
 
 
-Select = Callable[[Notify], Sequence[Selection]]
+Select = Callable[[Notices], Sequence[Selection]]
 """Opens the source, tells its notes, and returns the items of each target."""
 
 
@@ -100,10 +100,12 @@ def write_dataset(
         storage: Where the dataset goes; None for the local file system.
     """
 
-    def select(tell: Notify) -> list[Selection]:
+    def select(notices: Notices) -> list[Selection]:
         source = open_source()
         for note in [*source.notes, *key_notes(source, options)]:
-            tell(note)
+            notices.note(note)
+        for cost in key_costs(source, options):
+            notices.info(cost)
         return [Selection(source, options)]
 
     targets = [Target(output, options)]
@@ -151,7 +153,7 @@ def write_all(
         engine = started.enter_context(
             open_engine(_of_target(targets[0], run_options), outputs[0].num_shards)
         )
-        selections = select(notices.note)
+        selections = select(notices)
         for selection in selections:
             if isinstance(selection.source, ClosingSource):
                 held.callback(selection.source.close)

@@ -136,7 +136,7 @@ def test_more_than_a_changed_map_is_refused(tmp_path, code):
     write(tmp_path, code(OLD))
     with pytest.raises(OutputExists, match="more than the map"):
         retry(tmp_path, code(NEW), limit=20)
-    with pytest.raises(OutputExists, match="--shuffle"):
+    with pytest.raises(OutputExists, match="shuffle_seed="):
         retry(tmp_path, code(NEW), shuffle_seed=1)
 
 
@@ -173,7 +173,7 @@ def test_a_retry_that_was_stopped_goes_on_and_keeps_the_records(tmp_path, code, 
         retry(tmp_path / "out", code(HALF), out="t@1", mark_s=0)
     monkeypatch.delenv("STOP")
     if (tmp_path / "out" / ".t.partial").exists():
-        with pytest.raises(RunChanged, match="the code of --map") as caught:
+        with pytest.raises(RunChanged, match="the code of map=") as caught:
             retry(tmp_path / "out", code(NEW), out="t@1")
         assert "put it back and finish the run" in caught.value.hint
         assert max(map(len, caught.value.message.split())) < 70  # no whole hash

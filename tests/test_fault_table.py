@@ -41,6 +41,7 @@ from shardwriter.errors import (
     TooManyErrors,
     WorkerDied,
 )
+from shardwriter.notices import Notices
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
 from shardwriter.writing import write_dataset
@@ -98,7 +99,7 @@ def write(out, way, *, source=None, compression=None, notes=None, **run):
         output,
         options,
         RunOptions(**{"mark_s": 0, "workers": workers, **run}),
-        notify=None if notes is None else notes.append,
+        notices=None if notes is None else Notices(notes.append),
         storage=switched.Storage(),
     )
 

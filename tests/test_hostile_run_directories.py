@@ -398,7 +398,7 @@ def checked(action):
     try:
         action()
     except ShardwriterError as error:
-        assert "\n" not in str(error)
+        assert "\n" not in error.summary
         assert error.exit_code in (2, 3) or isinstance(error, SchemaConflict), error
         assert error.hint
         assert "\n" not in error.hint

@@ -38,7 +38,7 @@ SOURCE = "import shardwriter as sw\nrows = [{'x': i} for i in range(3000)]\n"
 def test_a_terminal_gets_a_bar_that_stays(tmp_path):
     code = f"{SOURCE}sw.write(rows, {str(tmp_path / 't@2')!r}, progress=True)\nprint('behind it')"
     shown = shown_on_a_terminal(code)
-    assert re.search(r"writing .*3000/3000 ", shown)
+    assert re.search(r"writing .*3,000/3,000 ", shown)
     assert shown.rstrip().endswith("behind it")
 
 
@@ -62,9 +62,9 @@ def test_every_function_that_takes_long_has_a_bar(tmp_path):
         f"sw.repair({t!r}, {out!r}, progress=True)\n"
     )
     shown = shown_on_a_terminal(code)
-    counts = re.findall(r"writing .*?(\d+)/(\d+)", shown)
+    counts = re.findall(r"writing .*?([\d,]+)/([\d,]+)", shown)
     ends = {total for done, total in counts if done == total}
-    assert {"3000", "6000"} <= ends
+    assert {"3,000", "6,000"} <= ends
     assert len(re.findall(r"reading ", shown)) >= 1
     assert len(re.findall(r"proving ", shown)) >= 2
 

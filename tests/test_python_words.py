@@ -89,7 +89,11 @@ def modules_with_messages():
     "path", modules_with_messages(), ids=lambda path: str(path.relative_to(PACKAGE))
 )
 def test_every_option_in_a_message_is_known_in_python(path):
-    known = COMMAND_ONLY | set(SWITCHES) | {flag for key in OPTIONS for flag in key.split()}
+    known = (
+        COMMAND_ONLY
+        | {flag for key in SWITCHES for flag in key.split()}
+        | {flag for key in OPTIONS for flag in key.split()}
+    )
     for text in literals(path):
         for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", text):
             assert flag in known, f"{text!r}: give it a place in python_words.py"

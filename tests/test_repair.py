@@ -647,7 +647,7 @@ def test_nothing_is_made_where_all_is_whole(tmp_path):
         ({"limit": 59}, "an option"),
         ({"label": "id"}, "an option"),
         ({"map": halved}, "an option"),
-        ({"shuffle_seed": 1}, "--shuffle"),
+        ({"shuffle_seed": 1}, "shuffle_seed="),
     ],
 )
 def test_another_job_is_refused_by_name(changes, says, tmp_path):

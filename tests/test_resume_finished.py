@@ -136,7 +136,7 @@ def test_a_ledger_that_is_gone_is_missed(tmp_path, switch):
     [
         ("t@3", {}, "number of shards"),
         ("t@2.gz", {}, "names of the files"),
-        ("t@2", {"shuffle_seed": 1}, "--shuffle or --seed"),
+        ("t@2", {"shuffle_seed": 1}, "shuffle_seed="),
         ("t@2", {"limit": 3}, "an option that decides bytes"),
     ],
 )

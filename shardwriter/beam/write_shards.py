@@ -45,7 +45,7 @@ from shardwriter.beam.task import Strategy, Task, keyed_task, read_plan, task_of
 from shardwriter.data_warnings import as_error, warnings_of
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.items.keys import key_notes
+from shardwriter.items.keys import key_costs, key_notes
 from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import Opened, open_source
 
@@ -207,7 +207,11 @@ class WriteShards(beam.PTransform):
         for warning in warnings_of(source) if self._run.strict else ():
             raise as_error(warning, SourceError)
         is_told = isinstance(self._source, Opened)
-        notes = [*([] if is_told else source.notes), *key_notes(source, options)]
+        notes = [
+            *([] if is_told else source.notes),
+            *key_notes(source, options),
+            *key_costs(source, options),
+        ]
         task = task_of(
             source,
             self._output,

@@ -126,6 +126,13 @@ def hint(line: str) -> None:
     _labelled("note: ", line, "yellow")
 
 
+def warn(line: str, what_to_do: str | None) -> None:
+    """Print a warning on stderr, and what to type."""
+    _labelled("warning: ", line, "yellow", bold=True)
+    if what_to_do:
+        _labelled("  do:  ", what_to_do, "green")
+
+
 def _labelled(label: str, line: str, color: str, *, bold: bool = False) -> None:
     typer.secho(label, fg=color, bold=bold, nl=False, err=True)
     typer.echo(clean(line), err=True)

@@ -269,8 +269,9 @@ def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> N
         check_compression(target.output, target.options, run_options)
     for note in lost_readers(outputs[0].compression):
         hint(note)
-    selections = datasets.select(hint)
-    warn_of_sources(targets, selections, run_options, TerminalNotices())
+    notices = TerminalNotices()
+    selections = datasets.select(notices)
+    warn_of_sources(targets, selections, run_options, notices)
     plans = [
         plan_selection(selection, target.output, run_options, outputs)
         for target, selection in zip(targets, selections, strict=True)

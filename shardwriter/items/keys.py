@@ -34,6 +34,16 @@ _BLOCK: Final = 1 << 12
 _Places = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
+def key_costs(source: Source, options: DatasetOptions) -> list[str]:
+    """Return what a key costs, one line each."""
+    needs_key = options.order == "key" or (options.split is not None and options.split.is_by_key)
+    if not needs_key or options.key is None or not source.random_access:
+        return []
+    if isinstance(source, ColumnSource):
+        return []
+    return [f"--key {options.key}: every item is loaded for it before the first one is written"]
+
+
 def key_notes(source: Source, options: DatasetOptions) -> list[str]:
     """Return what a person should know of an order by key, one line each."""
     is_split = options.split is not None and options.split.is_by_key
@@ -46,8 +56,6 @@ def key_notes(source: Source, options: DatasetOptions) -> list[str]:
             "rows and records are called by their numbers, so their order still depends on that of "
             "the input: --key FEATURE makes it depend on what is in them"
         ]
-    if options.key is not None and not isinstance(source, ColumnSource):
-        return [f"--key {options.key}: every item is loaded for it before the first one is written"]
     return []
 
 
@@ -57,8 +65,6 @@ def _split_notes(source: Source, feature: str | None) -> list[str]:
             "rows and records are split by their numbers: add new ones at the end, or --key "
             "FEATURE goes by what is in them"
         ]
-    if feature is not None and source.random_access and not isinstance(source, ColumnSource):
-        return [f"--key {feature}: every item is loaded for it before the first one is written"]
     return []
 
 

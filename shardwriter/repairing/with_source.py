@@ -20,7 +20,7 @@ from shardwriter.dataset.splits import Split
 from shardwriter.engines import Engine, Notify, Progress
 from shardwriter.errors import ManifestError, OptionError, RunChanged
 from shardwriter.features.feature_types import FeatureType
-from shardwriter.items.keys import key_notes
+from shardwriter.items.keys import key_costs, key_notes
 from shardwriter.items.selection import Selection
 from shardwriter.job import Job
 from shardwriter.options import DatasetOptions, RunOptions
@@ -130,7 +130,7 @@ def job_of(
     manifest = required_manifest(known)
     options = options_of(manifest, options)
     source = open_source(options.split)
-    for note in [*source.notes, *key_notes(source, options)]:
+    for note in [*source.notes, *key_notes(source, options), *key_costs(source, options)]:
         notify(note)
     selection = Selection(source, options)
     check(source, options, output_of(known, out))
