@@ -18,8 +18,7 @@ from shardwriter.engines.growing import open_record_writer
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.job import Job
 from shardwriter.runs.kept import Kept
-from shardwriter.runs.record_checks import last_piece
-from shardwriter.shards.pieces import read_piece
+from shardwriter.runs.record_checks import last_piece, last_record
 from shardwriter.shards.shard import ShardFile
 from shardwriter.worker import new_slot
 
@@ -103,7 +102,7 @@ def _last_piece(job: Job, place: Place, done: MadeShard) -> tuple[int, int] | No
 
 def _check_last_record(job: Job, done: MadeShard, begin: int, end: int) -> None:
     """Make the last record of a shard again: not all that decides bytes is known by its hash."""
-    record = read_piece(done.path, begin, end, job.packing.compression)[-1]
+    record = last_record(done.path, begin, end, job.packing.compression)
     gaps = Gaps(done.facts.gaps, job.num_shards)
     index = gaps.item_index(done.shard, done.sealed.num_records - 1)
     for item_index, item in job.selection.items_at(np.array([index])):
