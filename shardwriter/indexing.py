@@ -29,7 +29,7 @@ from shardwriter.shards.locate import find_one
 from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.inputs import inputs_for, open_stream
-from shardwriter.storage.local import storage_errors
+from shardwriter.storage.local import open_plain, storage_errors
 
 _READ_BYTES: Final = 1 << 20
 _GROWING: Final = "index.remade"  # a name that no run has for its own files
@@ -97,7 +97,7 @@ def _open_index(file: str, path: str, manifest: Manifest) -> Index:
 
 def _size_and_crc(path: str) -> tuple[int, int]:
     size = crc = 0
-    with open(path, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=open_plain) as file:
         while data := file.read(_READ_BYTES):
             size += len(data)
             crc = extend_crc32c(crc, data)

@@ -511,9 +511,29 @@ def test_plans_that_do_not_fit(tmp_path, plan, message):
         )
 
 
+PLAN = {
+    "block_runs": 1,
+    "chunk_records": 1,
+    "format": "shardwriter.beam.plan/1",
+    "job": "x",
+    "num_shards": 3,
+    "strategy": "chunked",
+}
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"format":"shardwriter.beam.plan/1"}', '{"format":"x","num_shards":3}'],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format":"shardwriter.beam.plan/1"}',
+        '{"format":"x","num_shards":3}',
+        json.dumps({**PLAN, "num_shards": 10**12}),
+        json.dumps({**PLAN, "chunk_records": 2**63}),
+        json.dumps({**PLAN, "job": [1]}),
+        "[" * 100_000,
+    ],
 )
 def test_files_that_are_no_plans(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)

@@ -114,6 +114,49 @@ def test_a_note_of_a_shard_that_was_forged_counts_for_nothing(tmp_path, forge):
     assert len(contents(tmp_path / "out")) == N + 2
 
 
+def cut(data):
+    return data[:-8]
+
+
+def far(data):
+    return data[:-8] + (1 << 50).to_bytes(8, "little")
+
+
+def negative(data):
+    return data[:-8] + (2**64 - 1).to_bytes(8, "little")
+
+
+def backwards(data):
+    return data[:-16] + (2**40).to_bytes(8, "little") + data[-8:]
+
+
+@pytest.mark.parametrize("change", [bytes, cut, far, negative, backwards])
+def test_a_shard_whose_rows_were_changed_is_made_again(tmp_path, change):
+    task = task_for(tmp_path / "out", strategy="strided")
+    made = made_by(task, 0)
+    resumed = task_for(tmp_path / "out", strategy="strided", resume=True)
+    assert resumed.place.is_resumed
+    rows = Path(made.index_path)
+    rows.write_bytes(change(rows.read_bytes()))
+    again = made_by(resumed, 0)
+    assert again.sealed == made.sealed
+    assert (again.path == made.path) is (change is bytes)
+    publish_all(resumed)
+
+
+@pytest.mark.parametrize("gaps", [[[0, 1]], [[2**62, 1]], [[1, 1]]])
+def test_a_note_with_gaps_that_break_the_law_is_not_used(tmp_path, gaps):
+    task = task_for(tmp_path / "out", strategy="strided")
+    made = made_by(task, 0)
+    note = next((tmp_path / "out" / ".train.partial").glob("done-00000-*"))
+    data = note.read_bytes()
+    note.write_bytes(rewritten(data, facts={**unpack_json(data)["facts"], "gaps": gaps}))
+    resumed = task_for(tmp_path / "out", strategy="strided", resume=True)
+    again = made_by(resumed, 0)
+    assert (again.sealed, again.facts.gaps) == (made.sealed, made.facts.gaps)
+    assert again.path != made.path
+
+
 def test_a_worker_refuses_a_run_directory_that_is_a_link(tmp_path, monkeypatch):
     victim = tmp_path / "victim"
     victim.mkdir()

@@ -335,6 +335,20 @@ CASES = {
         "unfinished", edited(MARK, "learnt", "features", "x", "kind", value="bytes"),
         REFUSED, REFUSED, DONE,
     ),
+    "mark has warnings that are numbers": (
+        "unfinished", edited(MARK, "learnt", "warnings", value=[1]), DONE, DONE, DONE,
+    ),
+    "mark has a warning without a message": (
+        "unfinished", edited(MARK, "learnt", "warnings", value=[{"code": "x"}]), DONE, DONE, DONE,
+    ),
+    "mark has an odd place of a warning": (
+        "unfinished",
+        edited(
+            MARK, "learnt", "warnings",
+            value=[{"code": "x", "message": "y", "index": i} for i in ("1", 2)],
+        ),
+        DONE, DONE, DONE,
+    ),
     "mark has too many items": (
         "unfinished", edited(MARK, "num_items", value=10**9), REFUSED, DONE, DONE,
     ),
@@ -352,6 +366,9 @@ CASES = {
     "journal has an odd error": (
         "unfinished", only("journal-0-0", {"skip": 1, "reason": "error", "error": "x"}),
         REFUSED, DONE, DONE,
+    ),
+    "files.json is of a run that goes on": (
+        "unfinished", adopted("t.tfrecord-00000-of-00004", INDEX), REFUSED, REFUSED, DONE,
     ),
     "shard is gone": ("unfinished", gone("shard-00002"), REFUSED, DONE, DONE),
     "shard is other bytes": ("unfinished", text("shard-00002", b"x" * 5000), REFUSED, DONE, DONE),

@@ -26,7 +26,7 @@ _MAX_CHUNK_BYTES: Final = 4 << 20
 _CHUNK_BYTES: Final = 1 << 18  # aimed at
 _RUN_BYTES: Final = MAX_RUN_BYTES // 2  # aimed at
 _GROUP_BYTES: Final = MAX_GROUP_BYTES // 8  # aimed at
-_MAX_CHUNK_RECORDS: Final = 1 << 14
+MAX_CHUNK_RECORDS: Final = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Cut:
         """Return the cut for records of a mean size, as a sample has it."""
         frame_bytes = max(1.0, mean_bytes)
         chunk_bytes = min(_CHUNK_BYTES, _RUN_BYTES / num_shards)
-        records = max(1, min(_MAX_CHUNK_RECORDS, int(chunk_bytes / frame_bytes)))
+        records = max(1, min(MAX_CHUNK_RECORDS, int(chunk_bytes / frame_bytes)))
         runs = max(1, min(MAX_BLOCK_RUNS, int(_GROUP_BYTES / (records * frame_bytes))))
         return cls(num_shards, records, runs)
 

@@ -30,6 +30,8 @@ from functools import cached_property
 from uuid import uuid4
 
 from shardwriter.beam.results import MadeShard
+from shardwriter.dataset.index import columns
+from shardwriter.dataset.manifest import SealedShard
 from shardwriter.dataset.naming import Output, ShardPattern, is_url, manifest_file
 from shardwriter.errors import RunChanged, RunError, StorageError
 from shardwriter.formats.crc32c import crc32c
@@ -195,11 +197,21 @@ class Place:
         names = os.path.basename(made.path), os.path.basename(made.index_path)
         if not (holds_rows(names[1]) and (self.writes_final_names or holds_records(names[0]))):
             return None
-        sizes = self.storage.size(made.path), self.storage.size(made.index_path)
-        return made if sizes[0] == made.sealed.file_bytes and sizes[1] is not None else None
+        if self.storage.size(made.path) != made.sealed.file_bytes:
+            return None
+        return made if _has_rows(made.sealed, self.storage.size(made.index_path)) else None
 
     def _done_file(self, shard: int) -> str:
         return f"done-{shard:05d}-{self.origin}"
+
+
+def _has_rows(sealed: SealedShard, index_bytes: int | None) -> bool:
+    """Return whether a shard's rows of the index can have so many bytes."""
+    if index_bytes is None:
+        return False
+    if sealed.file_crc32c is None:
+        return index_bytes == 8 * columns("none") * sealed.num_records
+    return index_bytes % (8 * columns("gzip")) == 0 and bool(index_bytes or not sealed.num_records)
 
 
 _lock = threading.Lock()  # runners have several threads in a worker

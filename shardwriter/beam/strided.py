@@ -6,18 +6,19 @@ the shard. That takes a source that has any item at hand.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from shardwriter.beam.place import Place, new_attempt
 from shardwriter.beam.results import Facts, MadeShard
 from shardwriter.dataset.index import columns
-from shardwriter.dataset.layout import Gaps
+from shardwriter.dataset.layout import Gaps, num_shard_items
 from shardwriter.engines.growing import open_record_writer
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.job import Job
 from shardwriter.runs.kept import Kept
-from shardwriter.runs.record_checks import last_piece
-from shardwriter.shards.pieces import read_piece
+from shardwriter.runs.record_checks import last_piece, last_record
 from shardwriter.shards.shard import ShardFile
 from shardwriter.worker import new_slot
 
@@ -46,9 +47,9 @@ def write_shard(
         RunChanged: An item gives another record now than when the shard was finished.
     """
     done = place.done(shard)
-    if done is not None:
-        if place.is_resumed:
-            _check_last_record(job, place, done)
+    if done is not None and _is_of(job, done) and (end := _last_piece(job, place, done)):
+        if place.is_resumed and done.sealed.num_records:
+            _check_last_record(job, done, *end)
         return done
     storage, packing = place.storage, job.packing
     attempt = new_attempt()
@@ -80,14 +81,29 @@ def write_shard(
     return made_shard
 
 
-def _check_last_record(job: Job, place: Place, done: MadeShard) -> None:
-    """Make the last record of a shard again: not all that decides bytes is known by its hash."""
-    num_records, compression = done.sealed.num_records, job.packing.compression
-    if not num_records:
-        return
+def _is_of(job: Job, done: MadeShard) -> bool:
+    """Return whether a note of a finished shard follows the law."""
+    num_items, num_shards, gaps = job.num_items or 0, job.num_shards, done.facts.gaps
+    mine = range(done.shard, num_items, num_shards)
+    in_order = all(a < b for a, b in pairwise(gaps)) and all(gap in mine for gap in gaps)
+    expected = num_shard_items(num_items, num_shards, done.shard)
+    return in_order and done.sealed.num_records + len(gaps) == expected
+
+
+def _last_piece(job: Job, place: Place, done: MadeShard) -> tuple[int, int] | None:
+    """Return where the last piece of a shard lies; None where its rows can not be true."""
+    if not done.sealed.num_records:
+        return 0, 0
+    compression = job.packing.compression
     rows = np.frombuffer(place.storage.read(done.index_path) or b"", "<u8")
     begin, end = last_piece(rows[:: columns(compression)], compression)
-    record = read_piece(done.path, begin, end, compression)[-1]
-    index = Gaps(sorted(done.facts.gaps), job.num_shards).item_index(done.shard, num_records - 1)
+    return (begin, end) if begin < end <= done.sealed.file_bytes else None
+
+
+def _check_last_record(job: Job, done: MadeShard, begin: int, end: int) -> None:
+    """Make the last record of a shard again: not all that decides bytes is known by its hash."""
+    record = last_record(done.path, begin, end, job.packing.compression)
+    gaps = Gaps(done.facts.gaps, job.num_shards)
+    index = gaps.item_index(done.shard, done.sealed.num_records - 1)
     for item_index, item in job.selection.items_at(np.array([index])):
         job.check_record(item_index, item, (len(record), crc32c(record)))

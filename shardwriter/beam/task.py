@@ -6,15 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, TypedDict, get_args
+
+import msgspec
 
 from shardwriter.beam.cargo import Cargo, load_cargo
-from shardwriter.beam.cut import Cut
+from shardwriter.beam.cut import MAX_BLOCK_RUNS, MAX_CHUNK_RECORDS, Cut
 from shardwriter.beam.keyed import KeyedItems
 from shardwriter.beam.place import Place, place_for
-from shardwriter.dataset.naming import Output
+from shardwriter.dataset.naming import MAX_SHARDS, Output
 from shardwriter.errors import OptionError, RunChanged
-from shardwriter.formats import canonical
+from shardwriter.formats import canonical, json_shape
 from shardwriter.formats.packing import Packing
 from shardwriter.images.names import check_images
 from shardwriter.items.sampling import choose_num_shards, sample
@@ -26,6 +28,18 @@ from shardwriter.runs.finished import take_finished
 from shardwriter.runs.publication import finished
 from shardwriter.sources import ColumnSource, RecordSource, Source, WholeSource
 from shardwriter.storage.choose import storage_for
+
+
+class _Plan(TypedDict):
+    """``plan.json``: what a launch takes from it."""
+
+    block_runs: Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_RUNS)]
+    chunk_records: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_RECORDS)]
+    format: Literal["shardwriter.beam.plan/1"]
+    job: str
+    num_shards: Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)]
+    strategy: str
+
 
 Strategy = Literal["auto", "strided", "chunked"]
 """``strided``: a shard is a job of its own, and its items are read one by one. ``chunked``:
@@ -304,13 +318,13 @@ def read_plan(path: str) -> dict[str, Any] | None:
     if data is None:
         return None
     try:
-        plan = canonical.loads(data)
-        numbers = [plan[name] for name in ("num_shards", "chunk_records", "block_runs")]
-        is_plan = plan["format"] == PLAN_FORMAT and plan.keys() >= {"job", "strategy"}
-        if not is_plan or not all(type(number) is int and number > 0 for number in numbers):
-            raise ValueError
-    except (ValueError, KeyError, TypeError):
-        raise OptionError("this is no plan of a Beam job", path=path) from None
+        plan = json_shape.read(data, _Plan)
+    except ValueError as error:
+        raise OptionError(
+            f"this is no plan of a Beam job: {error}",
+            path=path,
+            hint="delete the plan to have a new one made",
+        ) from None
     return dict(plan)
 
 

@@ -20,6 +20,7 @@ loader reads it.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -135,7 +136,10 @@ class Index:
             OSError: It can not be read.
         """
         self._path = name or os.fspath(path)
-        size = Path(path).stat().st_size
+        found = Path(path).stat()
+        size = found.st_size
+        if not stat.S_ISREG(found.st_mode):  # a FIFO would make the program wait
+            self._refuse("it is no plain file")
         with open(path, "rb") as file:
             head = file.read(32)
         if len(head) < 32 or head[:8] != MAGIC:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 
 def dumps(value: Any) -> str:
@@ -23,13 +23,10 @@ def loads(text: str | bytes) -> Any:
     Raises:
         ValueError: It is no JSON, has a key twice, a number that is none, or nests too deep.
     """
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
     try:
-        return json.loads(
-            text,
-            object_pairs_hook=unique_keys,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-        )
+        return _DECODER.decode(text)
     except RecursionError:
         raise ValueError("it nests too deep") from None
 
@@ -66,3 +63,9 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key, count in counts.items() if count > 1)
         raise RepeatedKey(f"the key {twice!r} stands twice in one object")
     return found
+
+
+_DECODER: Final = json.JSONDecoder(
+    object_pairs_hook=unique_keys, parse_constant=_refuse_constant, parse_float=_finite
+)
+"""Made once: a journal has a million lines."""

@@ -245,7 +245,8 @@ def _repaired(told: Manifest | None, lost: list[int]) -> dict[str, Any]:
     A dataset that is repaired twice is still what is left of the first one.
     """
     before = {} if told is None else told.extra.get("repaired", {})
-    earlier = GapRuns(before.get("lost", []))
+    # What is lost was a gap then, so there are no more of them.
+    earlier = () if told is None else GapRuns(before.get("lost", []), 8 * len(told.gaps))
     job = before.get("job", None if told is None else told.job)
     return {"job": job, "lost": to_runs(sorted({*earlier, *lost}))}
 

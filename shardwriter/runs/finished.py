@@ -81,6 +81,8 @@ def take_finished(
         return manifest
     if is_changed:
         retries.append({"items": to_runs(sorted(errors)), "job": manifest.job})
+    # Before anything is changed: it refuses what the files do not account for.
+    standing = StandingRecords(run.directory, manifest, errors)
     told = {"retries": retries} if retries else {}
     begin(run, {**run_facts(job), "standing_job": manifest.job, **told})
     shards = {index % job.num_shards for index in errors}
@@ -90,7 +92,7 @@ def take_finished(
     )
     kept = replace(
         _try_again(job, run, manifest, errors),
-        standing=StandingRecords(run.directory, manifest, errors),
+        standing=standing,
         retries=retries,
     )
     return kept if job.selection.random_access else replace(kept, checks=checks)
@@ -178,15 +180,14 @@ def read_ledger(run: RunDirectory) -> dict[int, dict[str, Any]]:
 
     Raises:
         ManifestError: It is no ledger.
+        StorageError: It can not be read.
     """
     path = _ledger_path(run)
     try:
-        with open(path, encoding="ascii") as file:
-            entries = [json_shape.read(line, _LedgerEntry) for line in file]
-            return {entry["index"]: dict(entry) for entry in entries}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
+        lines = (run.storage.read(path) or b"").decode("ascii").splitlines()
+        entries = [json_shape.read(line, _LedgerEntry) for line in lines]
+        return {entry["index"]: dict(entry) for entry in entries}
+    except ValueError as error:
         raise ManifestError(
             f"not a list of errors that can be used: {error}",
             path=path,

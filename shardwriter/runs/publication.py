@@ -19,6 +19,7 @@ from contextlib import closing
 from typing import Any, Final
 
 from shardwriter.dataset.index import KINDS, dali_index, index_chunks, index_head
+from shardwriter.dataset.layout import MOST_GAPS
 from shardwriter.dataset.manifest import IndexEntry, Manifest, SealedShard, parse_manifest
 from shardwriter.dataset.naming import (
     DALI_INDEX_SUFFIX,
@@ -66,7 +67,13 @@ def finished(run: RunDirectory) -> Manifest | None:
     path = os.path.join(run.directory, manifest_file(run.name))
     try:
         data = run.storage.read(path)
-        return None if data is None else parse_manifest(data, path)
+        if data is None:
+            return None
+        manifest = parse_manifest(data, path)
+        if len(manifest.gaps) <= MOST_GAPS:
+            return manifest
+        index_bytes = run.storage.size(os.path.join(run.directory, manifest.index.file))
+        return parse_manifest(data, path, index_bytes or 0)
     except (StorageError, ManifestError):
         return None
 

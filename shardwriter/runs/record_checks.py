@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from shardwriter.dataset.index import Index
 from shardwriter.dataset.layout import Gaps
 from shardwriter.dataset.naming import ShardPattern
-from shardwriter.errors import OptionError
+from shardwriter.errors import CorruptFile, OptionError
 from shardwriter.formats.compressed_writer import ZLIB_HEAD
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.job import Job
 from shardwriter.runs.rundir import RunDirectory
 from shardwriter.shards.pieces import read_piece
+from shardwriter.storage.inputs import inputs_for
+from shardwriter.storage.local import storage_errors
 
 _CHECKED_SHARDS: Final = 64
 
@@ -71,7 +73,7 @@ def some_records(
             begin, end = last_piece(run.index_columns(shard, compression)[0], compression)
         else:
             path, begin, end = _last_in_place(run, job.pattern, shard)
-        record = read_piece(path, begin, end, compression)[-1]
+        record = last_record(path, begin, end, compression)
         index = known.item_index(shard, num_records[shard] - 1)
         found[index] = len(record), crc32c(record)
     return found
@@ -86,6 +88,36 @@ def last_piece(ends: NDArray[np.uint64], compression: Compression) -> tuple[int,
     """
     first = len(ZLIB_HEAD) if compression == "zlib" else 0
     return int(ends[-2]) if len(ends) > 1 else first, int(ends[-1])
+
+
+def last_record(path: str, begin: int, end: int, compression: Compression) -> bytes:
+    """Return the last record of a piece of a shard.
+
+    Args:
+        path: The shard.
+        begin: Offset of the piece.
+        end: Offset behind it.
+        compression: What the shard is compressed with.
+
+    Raises:
+        CorruptFile: There is none, or it is damaged.
+        StorageError: The file can not be read.
+    """
+    with storage_errors(path):
+        file_bytes = inputs_for(path).stat(path).st_size
+    records = []
+    if 0 <= begin < end <= file_bytes:
+        records = read_piece(path, begin, end, compression)
+    if not records:
+        raise CorruptFile(
+            f"the index says that its last record is in bytes {begin:,} to {end:,}, and there is "
+            "none",
+            kind="index",
+            path=path,
+            offset=begin,
+            hint="write the dataset again (--overwrite)",
+        )
+    return records[-1]
 
 
 def _last_in_place(run: RunDirectory, pattern: ShardPattern, shard: int) -> tuple[str, int, int]:

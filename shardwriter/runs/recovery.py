@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.dataset.index import columns
-from shardwriter.dataset.layout import to_runs
+from shardwriter.dataset.layout import num_shard_items, to_runs
 from shardwriter.dataset.manifest import SealedShard
 from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import StorageError
@@ -137,6 +137,8 @@ def _read(
     base = run.read_base()
     if not base.is_of(num_shards, max_items):
         raise run.broken("base")
+    if run.adopted:
+        raise run.broken("files.json", "it is there before all shards are finished")
     gaps, errors = set(base.gap_items), dict(base.errors)
     growing: dict[int, Written] = {}
     sealed: dict[int, SealedShard] = {}
@@ -173,10 +175,11 @@ def _read(
     _tell(told, base.sealed, is_synced=True)
     counted_to |= dict.fromkeys(base.sealed, _ALL)
     for shard, entries in told.items():
+        most = num_shard_items(max_items, num_shards, shard)
         stands = _standing(
             run,
             shard,
-            entries,
+            [each for each in entries if each.entry.num_records <= most],
             pattern,
             compression,
             in_place=base.in_place and shard in base.sealed,
@@ -292,7 +295,9 @@ def _rows(
     if len(numbers) % width or (num_rows is not None and len(numbers) != count):
         return None
     rows: NDArray[np.uint64] = numbers.reshape(-1, width)
-    return rows if bool((np.diff(rows.astype(np.int64), axis=0) > 0).all()) else None
+    signed = rows.astype(np.int64)  # what is no offset is below 0
+    ascends = (signed[:1] >= 0).all() and (np.diff(signed, axis=0) > 0).all()
+    return rows if bool(ascends) else None
 
 
 def _bears_out(
@@ -312,6 +317,8 @@ def _bears_out(
     index_bytes = row_bytes * entry.num_pieces
     if not entry.num_pieces:
         return True
+    if _has_another_name(path) or _has_another_name(index_path):
+        return False
     if (run.storage.size(path) or 0) < entry.file_bytes:
         return False
     if (run.storage.size(index_path) or 0) < index_bytes:
@@ -336,6 +343,14 @@ def _bears_out(
         run.storage.append(each, num_bytes).close()
         run.storage.sync(each)
     return True
+
+
+def _has_another_name(path: str) -> bool:
+    """Return whether a file has a hard link: what is appended to it would change another file."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_nlink > 1
+    except OSError:
+        return False
 
 
 def _extended_crc(path: str, crc: int, begin: int, end: int) -> int:

@@ -61,11 +61,32 @@ class _LabelsState(TypedDict):
     too_many: bool
 
 
-class LearntState(TypedDict):
-    """What is known of some records: see :class:`shardwriter.features.learnt.Learnt`."""
+class _WarningKeys(TypedDict):
+    code: str
+    message: str
 
+
+class WarningState(_WarningKeys, total=False):
+    """A warning, as :func:`shardwriter.data_warnings.to_json` keeps it."""
+
+    feature: str
+    hint: str
+    index: Count
+    line: Count
+    path: str
+    stored: str
+    value: str
+
+
+class _LearntKeys(TypedDict):
     features: dict[str, FeatureState]
     labels: _LabelsState
+
+
+class LearntState(_LearntKeys, total=False):
+    """What is known of some records: see :class:`shardwriter.features.learnt.Learnt`."""
+
+    warnings: list[WarningState]
 
 
 class ErrorEntry(TypedDict):

@@ -208,7 +208,7 @@ class LocalStorage:
         """Return all bytes of a file; None where there is no file."""
         with storage_errors(path):
             try:
-                with open(path, "rb", opener=_open_plain) as file:
+                with open(path, "rb", opener=open_plain) as file:
                     return file.read()
             except FileNotFoundError:
                 return None
@@ -216,7 +216,7 @@ class LocalStorage:
     def open(self, path: str) -> BinaryIO:
         """Open a file for reading and seeking."""
         with storage_errors(path):
-            return open(path, "rb")
+            return open(path, "rb", opener=open_plain)
 
     def list(self, directory: str) -> list[str]:
         """Return the file names in a directory, sorted."""
@@ -237,8 +237,13 @@ class LocalStorage:
                 return
 
 
-def _open_plain(path: str, flags: int) -> int:
-    """Open a file for reading that is no FIFO, which would make the program wait."""
+def open_plain(path: str, flags: int) -> int:
+    """Open a file for reading that is no FIFO, which would make the program wait.
+
+    Raises:
+        OSError: It can not be opened.
+        StorageError: It is no plain file.
+    """
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder is refused by who reads it
