@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import shardwriter as sw
 from shardwriter.codec.example import encode_example
 from shardwriter.codec.float32 import EXACT, NOTED, SMALLEST, lost_place
-from shardwriter.errors import DataWarning, FeatureError
+from shardwriter.errors import DataWarning, FeatureError, SourceError
 from shardwriter.features.declared import declare
 from shardwriter.features.learnt import Learnt
 from shardwriter.finding import find_records
@@ -203,10 +204,27 @@ def test_an_integer_in_a_column_of_floats_warns(tmp_path, name, text, schema, op
     (entry,) = manifest.metadata["warnings"]
     assert (entry["feature"], entry["file"], entry["line"]) == ("x", name, 3)
     assert (entry["value"], entry["stored"]) == (str(LARGE), repr(2.0**53))
-    with pytest.raises(sw.SourceError, match="line 3"):
+    with pytest.raises(SourceError, match="line 3"):
         sw.write(str(path), tmp_path / "b@2", schema=schema, strict=True, **options)
     if not options:
         sw.write(str(path), tmp_path / "b@2", schema="x=string", strict=True)
+
+
+def test_a_decimal_that_float64_does_not_hold_is_refused(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    path = str(tmp_path / "a.parquet")
+    few = [Decimal("0.10"), Decimal("9007199254740992.00"), None]
+    pq.write_table(pa.table({"x": pa.array(few, pa.decimal128(20, 2))}), path)
+    sw.write(path, tmp_path / "a@1", schema="x=float64", strict=True)
+    assert [r["x"] for r in sw.open(tmp_path / "a")] == [0.1, 2.0**53, None]
+    many = [*few, Decimal("12345678901234567.89")]
+    pq.write_table(pa.table({"x": pa.array(many, pa.decimal128(20, 2))}), path)
+    with pytest.raises(SourceError, match=r"12345678901234567\.89 is not float64") as caught:
+        sw.write(path, tmp_path / "b@1", schema="x=float64")
+    assert caught.value.index == 3
+    assert "--schema x=string" in str(caught.value.hint)
+    sw.write(path, tmp_path / "b@1", schema="x=string", strict=True)
 
 
 def test_large_integers_that_stay_integers_say_nothing(tmp_path, recwarn):
