@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import shardwriter as sw
 from shardwriter.codec.example import encode_example
 from shardwriter.codec.float32 import EXACT, NOTED, SMALLEST, lost_place
-from shardwriter.errors import DataWarning, FeatureError
+from shardwriter.errors import DataWarning, FeatureError, SourceError
 from shardwriter.features.declared import declare
 from shardwriter.features.learnt import Learnt
 from shardwriter.finding import find_records
@@ -64,9 +65,10 @@ def test_the_first_of_many_numbers_is_found(values):
     assert has_lost(np.stack([array, array])[:, ::-1]) is bool(places)
 
 
-@pytest.mark.parametrize("value", [2**24 + 1, 2**53 + 1, -(2**62) - 1])
+@pytest.mark.parametrize("value", [2**24 + 1, 2**53 + 1, -(2**62) - 1, 2**63 - 1])
 def test_integers_are_compared_as_integers(value):
     assert lost_place(np.array([0, value])) == 1
+    assert lost_place(np.array([0.5, value], object)) == 1
     assert lost_place(np.array([0, 2**24, -(2**62)])) is None
 
 
@@ -90,7 +92,7 @@ def test_any_shape_of_value_warns_once(tmp_path, value, workers):
     items = [{"ts": quiet, "n": 1}, {"ts": value, "n": 2}, {"ts": value, "n": 3}]
     with pytest.warns(DataWarning) as found:
         manifest = sw.write(items, tmp_path / "a@3", workers=workers)
-    assert [str(w.message) for w in found] == [MESSAGE]
+    assert [w.message.message for w in found] == [MESSAGE]
     assert found[0].filename == __file__
     (entry,) = manifest.metadata["warnings"]
     assert (entry["index"], entry["value"], entry["stored"]) == (1, str(STAMP), "1700000000.0")
@@ -99,6 +101,137 @@ def test_any_shape_of_value_warns_once(tmp_path, value, workers):
     assert (caught.value.index, caught.value.feature) == (1, "ts")
     manifest = sw.write(items, tmp_path / "b@3", workers=workers, strict=True, on_error="skip")
     assert list(manifest.gaps) == [1, 2]
+
+
+def test_the_largest_uint64_is_no_float():
+    assert lost_place(np.array([0, 2**64 - 1], np.uint64)) == 1
+    assert lost_place(np.array([0, 2**63], np.uint64)) is None
+
+
+LARGE = 2**53 + 1  # the first integer that float64 does not hold
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "number", "stored"),
+    [
+        ("x=float", LARGE, LARGE, 2.0**53),
+        ("x=float", np.uint64(2**64 - 1), 2**64 - 1, 2.0**64),
+        ("x=float", [0.5, LARGE], LARGE, 2.0**53),
+        ("x=float", [2**64 - 1, -1], 2**64 - 1, 2.0**64),
+        ("x=float", np.array([1, LARGE]), LARGE, 2.0**53),
+        ("x=float64", LARGE, LARGE, 2.0**53),
+        ("x=float64", [0.5, LARGE], LARGE, 2.0**53),
+        ("x=float64", np.array([[1], [LARGE]]), LARGE, 2.0**53),
+        ("x=float64[null]", np.array([1, 2**64 - 1], np.uint64), 2**64 - 1, 2.0**64),
+        ("x=float32[2]", [0.5, STAMP], STAMP, 1.7e9),
+        ("x=float32[2]", np.array([STAMP, 0.5]), STAMP, 1.7e9),
+        ("x=float32[2]", [1, 2**24 + 1], 2**24 + 1, 2.0**24),
+        ("x=float32[]", 2**24 + 1, 2**24 + 1, 2.0**24),
+        ("x=raw:float32", np.array([0.5, STAMP]), STAMP, 1.7e9),
+        ("x=raw:float32", [1, LARGE], LARGE, 2.0**53),
+        ("x=float16", 2049, 2049, 2048.0),
+        ("x=float16[2]", [0.5, 1e-40], 1e-40, 0.0),
+        ("x=raw:float16", np.array([2049, 1]), 2049, 2048.0),
+        ("x=raw:bfloat16", np.array([257, 1]), 257, 256.0),
+    ],
+    ids=repr,
+)
+def test_a_declared_type_that_does_not_hold_a_number_warns(tmp_path, schema, value, number, stored):
+    pytest.importorskip("ml_dtypes")
+    items = [{"x": np.zeros_like(value), "n": 1}, {"x": value, "n": 2}, {"x": value, "n": 3}]
+    entries = []
+    for workers in (1, 2):
+        with pytest.warns(DataWarning) as found:
+            manifest = sw.write(items, tmp_path / f"a{workers}@2", schema=schema, workers=workers)
+        assert len(found) == 1
+        entries += manifest.metadata["warnings"]
+    assert entries[0] == entries[1]
+    assert (entries[0]["index"], entries[0]["feature"]) == (1, "x")
+    assert (entries[0]["value"], entries[0]["stored"]) == (repr(number), repr(stored))
+    with pytest.raises(FeatureError, match="would be stored") as caught:
+        sw.write(items, tmp_path / "b@2", schema=schema, strict=True)
+    assert caught.value.index == 1
+
+
+def test_what_a_declared_type_rounds_as_usual_says_nothing(tmp_path, recwarn):
+    items = [
+        {"a": 2**53, "b": [0.1, 1], "c": np.array([0.1, math.nan]), "d": 0.1, "e": [2**63, -1]},
+        {"a": 0.1, "b": [-math.inf, 2**24], "c": np.array([2.0**100, 0]), "d": 2048, "e": [0, 1]},
+    ]
+    schema = "a=float64,b=float32[2],c=raw:float32,d=float16,e=float"
+    assert sw.write(items, tmp_path / "a@1", schema=schema, strict=True).metadata == {}
+    assert not recwarn.list
+
+
+def test_an_int_beyond_a_declared_float16_is_refused(tmp_path):
+    with pytest.raises(FeatureError, match="out of range"):  # a reader would refuse the set
+        sw.write([{"x": 70000}], tmp_path / "a@1", schema="x=float16")
+
+
+@pytest.mark.parametrize(("number", "schema"), [(LARGE, "int64"), (2**64 - 1, "string")])
+def test_the_hint_for_a_large_integer_keeps_it(tmp_path, number, schema):
+    path = tmp_path / "ids.parquet"
+    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    pq.write_table(pa.table({"id": pa.array([number], pa.uint64())}), path)
+    with pytest.warns(DataWarning) as found:
+        sw.write(str(path), tmp_path / "a@1", schema="id=float64")
+    assert f"--schema id={schema}" in found[0].message.hint
+    sw.write(str(path), tmp_path / "b@1", schema=f"id={schema}", strict=True)
+    (record,) = sw.open(tmp_path / "b")
+    assert str(record["id"]) == str(number)
+
+
+TABLES = [
+    ("a.csv", f"x,n\n0.5,1\n{LARGE},2\n-{LARGE},3\n", None),
+    ("a.csv", f"x,n\n7,1\n{LARGE},2\n", "x=float"),
+    ("a.csv", f"x,n\n0.5,1\n{LARGE}.0,2\n", "x=float64"),
+    ("a.csv", f"n,x\n1,{2**53}\n2,{LARGE}\n3,0.5\n", None),
+    ("a.jsonl", f'{{"x":0.5}}\n\n{{"x":{LARGE}}}\n{{"x":null}}\n', None),
+    ("a.jsonl", f'{{"x":7}}\n\n{{"x":{LARGE}}}\n', "x=float64"),
+    ("a.jsonl", f'{{"x":[0.5,1]}}\n\n{{"x":[2,{LARGE}]}}\n', "x=float64"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "schema"), TABLES)
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"map": dict}], ids=str)
+def test_an_integer_in_a_column_of_floats_warns(tmp_path, name, text, schema, options):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.warns(DataWarning) as found:
+        manifest = sw.write(str(path), tmp_path / "a@2", schema=schema, **options)
+    assert [w.message.code for w in found] == ["inexact-integer"]
+    (entry,) = manifest.metadata["warnings"]
+    assert (entry["feature"], entry["file"], entry["line"]) == ("x", name, 3)
+    assert (entry["value"], entry["stored"]) == (str(LARGE), repr(2.0**53))
+    with pytest.raises(SourceError, match="line 3"):
+        sw.write(str(path), tmp_path / "b@2", schema=schema, strict=True, **options)
+    if not options:
+        sw.write(str(path), tmp_path / "b@2", schema="x=string", strict=True)
+
+
+def test_a_decimal_that_float64_does_not_hold_is_refused(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    path = str(tmp_path / "a.parquet")
+    few = [Decimal("0.10"), Decimal("9007199254740992.00"), None]
+    pq.write_table(pa.table({"x": pa.array(few, pa.decimal128(20, 2))}), path)
+    sw.write(path, tmp_path / "a@1", schema="x=float64", strict=True)
+    assert [r["x"] for r in sw.open(tmp_path / "a")] == [0.1, 2.0**53, None]
+    many = [*few, Decimal("12345678901234567.89")]
+    pq.write_table(pa.table({"x": pa.array(many, pa.decimal128(20, 2))}), path)
+    with pytest.raises(SourceError, match=r"12345678901234567\.89 is not float64") as caught:
+        sw.write(path, tmp_path / "b@1", schema="x=float64")
+    assert caught.value.index == 3
+    assert "--schema x=string" in str(caught.value.hint)
+    sw.write(path, tmp_path / "b@1", schema="x=string", strict=True)
+
+
+def test_large_integers_that_stay_integers_say_nothing(tmp_path, recwarn):
+    for name, text in (("a.csv", f"x\n1\n{LARGE}\n"), ("a.jsonl", f'{{"x":{LARGE}}}\n')):
+        (tmp_path / name).write_text(text)
+        sw.write(str(tmp_path / name), tmp_path / f"{name}@1", strict=True)
+    assert not recwarn.list
 
 
 def test_what_is_rounded_as_usual_says_nothing(tmp_path, recwarn):

@@ -25,7 +25,7 @@ from shardwriter.codec.feature_values import (
     encode_value,
     packed_head,
 )
-from shardwriter.codec.float32 import NOTED, as_float32
+from shardwriter.codec.float32 import NOTED, as_float32, integers_as_float64
 from shardwriter.errors import FeatureError
 from shardwriter.formats.varint import encode_varint, encode_varints, varint_sizes
 
@@ -185,7 +185,7 @@ def _encode_blob_column(heads: EntryHeads, values: Sequence[str | bytes]) -> _Pi
 def _encode_array_column(heads: EntryHeads, values: NDArray[Any], kind: Kind | None) -> _Pieces:
     code = values.dtype.kind
     if kind == "float" and code in "iub":
-        values, code = values.astype(np.float64), "f"
+        values, code = integers_as_float64(values), "f"
     num_rows = len(values)
     row_bytes = values[:1].size * 8
     plain = type(values) is np.ndarray and num_rows > 0 and row_bytes <= _MAX_ROW_BYTES

@@ -33,7 +33,14 @@ from shardwriter.codec.feature_errors import (
     ragged,
     type_name,
 )
-from shardwriter.codec.float32 import EXACT, SMALLEST, as_float32, note_float
+from shardwriter.codec.float32 import (
+    EXACT,
+    NOTED,
+    SMALLEST,
+    as_float32,
+    integers_as_float64,
+    note_float,
+)
 from shardwriter.codec.raw_array import RawArray
 from shardwriter.errors import FeatureError
 from shardwriter.formats.varint import encode_varint, encode_varints
@@ -125,7 +132,7 @@ def encode_array(array: NDArray[Any] | np.generic, kind: Kind | None = None) -> 
         varints = encode_varints(as_integers(array).ravel())  # ravel: contiguous
         return packed_feature("int64", varints.data, varints.size)
     if code in "iub" and kind == "float":
-        return encode_array(array.astype(np.float64), kind)
+        return encode_array(integers_as_float64(array), kind)
     if code == "U" and kind in (None, "bytes"):
         return _encode_blobs([_utf8(text) for text in array.reshape(-1).tolist()])
     if code == "S" and kind == "bytes":
@@ -199,9 +206,12 @@ def _int_elsewhere(value: int, kind: Kind | None) -> Encoded:
     if kind != "float":
         raise no_place(value, kind)
     try:
-        return _encode_float(float(value))
+        wide = float(value)
     except OverflowError:
         raise overflow(value) from None
+    if wide != value:
+        NOTED.has_lost = True
+    return _encode_float(wide)
 
 
 def _encode_float(value: float) -> bytes:
@@ -336,11 +346,14 @@ def _int_array(leaves: Sequence[Any], types: set[type]) -> NDArray[np.int64]:
 def _float_array(leaves: Sequence[Any], types: set[type]) -> NDArray[Any]:
     if all(issubclass(leaf_type, np.floating) for leaf_type in types):
         return np.array(leaves)  # of their own dtype: float32 keeps its bits
-    wide: type = np.longdouble if np.longdouble in types else np.float64
     try:
-        return np.array(leaves, wide)
+        return np.array(leaves, np.longdouble) if np.longdouble in types else _wide(leaves, types)
     except OverflowError:
         raise FeatureError("an int in a list is too large for float32") from None
+
+
+def _wide(leaves: Sequence[Any], types: set[type]) -> NDArray[np.float64]:
+    return np.array(leaves, np.float64) if types == {float} else integers_as_float64(leaves)
 
 
 _LEAF_TYPES: Final = frozenset({int, float, bool, str, bytes, bytearray, memoryview})

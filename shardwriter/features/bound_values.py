@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.codec.example import UNSET
+from shardwriter.codec.float32 import BITS, EXACT_FLOAT64, lost_place
 from shardwriter.codec.raw_array import RawArray, dtype_named, raw
 from shardwriter.errors import FeatureError
 from shardwriter.features.feature_types import FeatureType, Shape, describe, needs_shape
@@ -70,6 +71,11 @@ class Binder:
     Args:
         types: By feature; those of which `must_bind` says so.
         num_classes: The length of a declared vocabulary, by feature.
+
+    Attributes:
+        float_dtypes: The dtype of each feature that is bound to floats.
+        lost: The features of the last record that have numbers which their dtype does not hold; see
+            :mod:`shardwriter.codec.float32`.
     """
 
     def __init__(self, types: Mapping[str, FeatureType], num_classes: Mapping[str, int]) -> None:
@@ -78,6 +84,8 @@ class Binder:
         self._bound = [
             _BoundFeature(name, types.get(name, whole), num_classes.get(name)) for name in names
         ]
+        self.float_dtypes = {n: t.dtype for n, t in types.items() if t.dtype in BITS}
+        self.lost: list[str] = []
 
     def __bool__(self) -> bool:
         return bool(self._bound)
@@ -89,12 +97,16 @@ class Binder:
             FeatureError: A value is not what was declared; says both.
         """
         bound = dict(features)
+        self.lost = []
         for feature in self._bound:
             value = bound.get(feature.name)
             if value is None or value is UNSET:
                 continue
             value, shape = feature.bind(value)
             bound[feature.name] = value
+            if feature.has_lost:
+                feature.has_lost = False
+                self.lost.append(feature.name)
             if feature.has_shape_beside and value is not UNSET:
                 holder = shape_feature(feature.name)
                 if holder in features:
@@ -113,6 +125,7 @@ class _BoundFeature:
         self.name = name
         self._declared = declared
         self._num_classes = num_classes
+        self.has_lost = False  # a number was lost since this was last set to False
         self.has_shape_beside = needs_shape(declared.shape)
         is_number = declared.kind != "bytes" or declared.encoding == "raw"
         self._dtype = dtype_named(declared.dtype) if is_number and declared.dtype else None
@@ -159,11 +172,12 @@ class _BoundFeature:
 
     def _number(self, value: Any) -> Any:
         """Return a value, or values, as numbers that the declared dtype holds."""
-        if type(value) is int or type(value) is bool:
+        if self._declared.dtype == "float32":
+            if type(value) in (float, int, bool):
+                return value  # which the encoder looks at
+        elif self._declared.kind == "int64" and type(value) in (int, bool):
             self._check_range(value, value)
             return value
-        if type(value) is float and self._declared.dtype in ("float32", "float64"):
-            return value  # which the encoder looks at
         return self._converted(value)
 
     def _converted(self, value: Any) -> NDArray[Any]:
@@ -171,6 +185,8 @@ class _BoundFeature:
         assert dtype is not None
         array = np.asarray(value)
         if array.dtype == dtype and self._num_classes is None:
+            if isinstance(value, list | tuple) and (np.abs(array) >= EXACT_FLOAT64).any():
+                self._note_lost(value)  # numpy makes float64 of an integer beside a float
             return array
         if array.dtype == object:  # integers that 64 bits do not hold
             leaves = array.reshape(-1).tolist()
@@ -195,7 +211,14 @@ class _BoundFeature:
             lost = ~np.isfinite(narrow) & np.isfinite(wide)
             if lost.any():
                 raise self._refused(f"{wide[lost].flat[0]:g} (out of range)")
+        if dtype.name in BITS:
+            self._note_lost(value)
         return narrow
+
+    def _note_lost(self, value: Any) -> None:
+        assert self._dtype is not None
+        exact = np.array(value, object) if isinstance(value, list | tuple) else np.asarray(value)
+        self.has_lost = lost_place(exact, self._dtype.name) is not None
 
     def _check_range(self, low: int, high: int) -> None:
         dtype = self._dtype
@@ -218,8 +241,10 @@ class _BoundFeature:
         if isinstance(value, bytes | bytearray | memoryview):
             return self._of_bytes(bytes(value), dtype)
         array = self._array(value)
-        if array.dtype != dtype.newbyteorder("<"):
-            array = self._converted(value if isinstance(value, list | tuple) else array)
+        if isinstance(value, list | tuple):
+            array = self._converted(value)
+        elif array.dtype != dtype.newbyteorder("<"):
+            array = self._converted(array)
         self._checked_shape(array.shape)
         return raw(array).array
 

@@ -111,6 +111,7 @@ class RecordEncoder:
             features = fields
         if type(features) is not dict:
             features = _read(features)
+        given = features
         if self._prepares:
             features = self._prepared(item_index, features)
         # Which features lose digits is asked for once that has happened: most data never does.
@@ -123,7 +124,9 @@ class RecordEncoder:
         if lost is None and NOTED.has_lost:
             NOTED.has_lost = False
             lost = list(features)
-        warnings = self._warnings_of(item_index, features, lost) if lost else None
+        if self._binder is not None and self._binder.lost:
+            lost = [*(lost or ()), *self._binder.lost]
+        warnings = self._warnings_of(item_index, given, lost) if lost else None
         self.schema.observe(item_index, features)
         if warnings:
             self.warnings.merge(warnings)
@@ -135,24 +138,35 @@ class RecordEncoder:
     def _warnings_of(
         self, item_index: int, features: Mapping[str, Any], names: Iterable[str]
     ) -> list[DataWarning]:
-        """Return a warning for each feature of these that has a number which float32 does not hold.
+        """Return a warning for each of these features that has a number its type does not hold.
+
+        Args:
+            item_index: Of the item.
+            features: As they are given: what was declared may have changed them since.
+            names: Of the features.
 
         Raises:
             FeatureError: There is one, with ``strict``.
         """
         found = []
+        declared = {} if self._binder is None else self._binder.float_dtypes
         for name in names:
-            if not self.warnings.has_before(CODE, spoken(name), item_index):
-                number = lost_number(features[name], is_planned=name in self._float_plan)
+            if name in features and not self.warnings.has_before(CODE, spoken(name), item_index):
+                number = lost_number(
+                    features[name],
+                    is_planned=name in self._float_plan or name in declared,
+                    dtype=declared.get(name, "float32"),
+                )
                 if number is not None:
                     found.append(self._warning_of(name, item_index, number))
         return found
 
     def _warning_of(self, key: str, item_index: int, number: float) -> DataWarning:
         name, can_declare = spoken(key), not is_of_sequences(key)
+        dtype = "float32" if self._binder is None else self._binder.float_dtypes.get(key, "float32")
         if self._strict:
-            raise precision_error(name, number, can_declare=can_declare)
-        return precision_warning(name, item_index, number, can_declare=can_declare)
+            raise precision_error(name, number, dtype=dtype, can_declare=can_declare)
+        return precision_warning(name, item_index, number, dtype=dtype, can_declare=can_declare)
 
     def _prepared(self, item_index: int, features: dict[str, Any]) -> dict[str, Any]:
         """Do what most records need not: those behind the first one, with nothing declared."""

@@ -29,6 +29,7 @@ from shardwriter.sources.arrow_types import (
     tensor_shape,
     time_casts,
 )
+from shardwriter.sources.csv_cells import EXACT_WHOLE
 
 ReadFile: TypeAlias = "Callable[[str], bytes]"
 """Returns the content of a file whose name stands in place of its bytes."""
@@ -262,8 +263,11 @@ class ColumnReader:
             paths = fields[column.type.get_field_index("path")]
             column = plain(fields[column.type.get_field_index("bytes")])
         try:
+            given = column
             for target in self._casts:
                 column = column.cast(target)
+            if self.type.dtype == "float64":
+                self._check_digits(given, column)
             if self.type.kind != "bytes":
                 return _numbers(column)
             if self.type.encoding == "image" and pa.types.is_string(column.type):
@@ -287,6 +291,29 @@ class ColumnReader:
                 feature=self._name,
                 hint=f"--schema {self._name}=bytes takes the bytes as they are",
             ) from None
+
+    def _check_digits(self, given: Any, floats: Any) -> None:
+        """Refuse decimals from 2**53 on that float64 does not hold; smaller ones are rounded.
+
+        Raises:
+            SourceError: There is one.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not pa.types.is_decimal(given.type):
+            return
+        is_large = pc.greater_equal(pc.abs(floats), EXACT_WHOLE)
+        large = zip(
+            given.filter(is_large).to_pylist(), floats.filter(is_large).to_pylist(), strict=True
+        )
+        for number, stored in large:
+            if number is not None and number != stored:
+                raise SourceError(
+                    f"{number} is not float64: that would be {stored!r}",
+                    feature=self._name,
+                    hint=f"--schema {self._name}=string keeps every digit",
+                )
 
     def _with_files(self, read: ReadFile, leaves: list[Any], paths: list[str | None]) -> list[Any]:
         """Return the leaves with the content of the files that were only named."""

@@ -33,6 +33,7 @@ from shardwriter.table_options import NA_VALUES
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
+EXACT_WHOLE: Final = 2.0**53  # from here on a float64 may have lost digits
 FLOAT32_MAX: Final = 2.0**128 - 2.0**103  # a number from here on rounds to infinity
 
 TYPES: Final = {
@@ -90,7 +91,8 @@ class _ColumnTyping:
         self._has_missing = False
         self._num_cells = 0
         self._num_texts = 0  # cells that are neither numbers nor missing
-        self._first: dict[str, _Place] = {}  # the first cell that needs "float", or "bytes"
+        # The first cell that needs "float", or "bytes", and the first "inexact" one.
+        self._first: dict[str, _Place] = {}
         self._too_big: dict[str, SourceError] = {}  # by kind: the first
         self.has_codes = False  # a 007 is among the whole numbers
 
@@ -126,6 +128,8 @@ class _ColumnTyping:
                 if max(integers) > INT64_MAX or min(integers) < INT64_MIN:
                     self._note_too_big("int64", cells, before, path)
                     self._note_too_big("float", cells, before, path)  # if it comes to that
+                if max(integers) > EXACT_WHOLE or min(integers) < -EXACT_WHOLE:
+                    self._note_first("inexact", _is_inexact, cells, before, path)
                 if not self.has_codes and _LEADING_ZERO.search("\n".join(("", *values))):
                     self.has_codes = True
                 self.kind = self.kind or "int64"
@@ -133,6 +137,8 @@ class _ColumnTyping:
         numbers = _parse_all(float, values)
         if numbers is None:
             return False
+        if (np.abs(numbers) >= EXACT_WHOLE).any():
+            self._note_first("inexact", _is_inexact, cells, before, path)
         if self.kind != "float" and _are_whole(numbers, values):
             self.kind = "whole"
             return True
@@ -227,7 +233,13 @@ class _ColumnTyping:
 
     @property
     def warning(self) -> DataWarning | None:
-        """What to say of a column that is text because of few cells; None of any other."""
+        """What to say of a column; None of most.
+
+        It is text because of few cells; or floats, and has an integer that these do not hold.
+        """
+        if (self.fixed or self.found) == "float" and "inexact" in self._first:
+            cell, path, line = self._first["inexact"]
+            return inexact_integer(self.name, _parse_whole(cell), path, line)
         few = min(FEW_CELLS, self._num_cells // FEW_OF)
         if self.fixed is not None or not self.kind or not 0 < self._num_texts <= few:
             return None
@@ -329,8 +341,31 @@ class ColumnTyping:
 
     @property
     def warnings(self) -> list[DataWarning]:
-        """A warning for each column that is text because of few cells."""
+        """The warning of each column that has one."""
         return [column.warning for column in self._known if column.warning is not None]
+
+
+def inexact_integer(name: str, number: int, path: str, line: int) -> DataWarning:
+    """Return the warning that a float64 does not hold an integer in a column of floats.
+
+    Args:
+        name: Of the column, or feature.
+        number: The integer.
+        path: The file.
+        line: Where it stands there, from 1 on.
+    """
+    return DataWarning(
+        "inexact-integer",
+        f"column {name!r} is floats, and {number} ({os.path.basename(path)}, line {line}) is read "
+        f"as {float(number)!r}: float64 holds about 16 digits",
+        hint=f"--schema {name}=string keeps every digit; --schema {name}=int64 does so where all "
+        "numbers are whole",
+        feature=name,
+        path=path,
+        line=line,
+        value=str(number),
+        stored=repr(float(number)),
+    )
 
 
 def is_number(cell: str) -> bool:
@@ -345,6 +380,15 @@ def _needs_float(cell: str) -> bool:
         and _parse_all(int, (cell,)) is None
         and not _are_whole([float(cell)], [cell])
     )
+
+
+def _is_inexact(cell: str) -> bool:
+    """Whether a cell is a whole number, 7 or 7.0, that float64 does not hold."""
+    digits, _, rest = cell.strip().partition(".")
+    if rest.strip("0") or not is_number(cell):
+        return False
+    integers = _parse_all(int, [digits])
+    return integers is not None and abs(integers[0]) < FLOAT32_MAX and float(cell) != integers[0]
 
 
 def _is_too_big(cell: str, kind: str) -> bool:

@@ -66,6 +66,7 @@ class JsonLines(RowTable[JsonLinesFile]):
         density = typing.num_values / (typing.num_features * (self.num_items or 1) or 1)
         self.block_items = max(1, min(self.block_items, int(BLOCK_ROWS * density) + _SPARSE_ROWS))
         self._plan, self._convert, self._as_text, self._untyped = typing.finish()
+        self.warnings = typing.warnings
         self._order = {name: number for number, name in enumerate(self._plan)}
 
     @property

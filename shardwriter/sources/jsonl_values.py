@@ -23,13 +23,18 @@ from typing import Any, Final
 import numpy as np
 
 from shardwriter.codec.example import UNSET, Kind
-from shardwriter.errors import SourceError
+from shardwriter.errors import DataWarning, SourceError
 from shardwriter.features.feature_types import FeatureType, Shape
-from shardwriter.sources.csv_cells import FLOAT32_MAX, INT64_MAX, INT64_MIN
+from shardwriter.sources.csv_cells import (
+    EXACT_WHOLE,
+    FLOAT32_MAX,
+    INT64_MAX,
+    INT64_MIN,
+    inexact_integer,
+)
 from shardwriter.table_options import TableOptions
 
 _MAX_NESTING: Final = 32  # as the codec has it
-_EXACT_WHOLE: Final = 2.0**53  # from here on a float may have lost digits
 _TYPES: Final[dict[Kind, FeatureType]] = {
     "int64": FeatureType("int64", "int64"),
     "float": FeatureType("float", "float32"),
@@ -69,6 +74,7 @@ class FeatureTyping:
         self._shape: Shape | None = None
         self._has_empty = False
         self._too_big: dict[Kind, SourceError] = {}
+        self._inexact: DataWarning | None = None  # of the first integer that float64 does not hold
         self.error: SourceError | None = None
 
     def observe(self, values: Sequence[Any], lines: Sequence[int], path: str) -> None:
@@ -107,6 +113,10 @@ class FeatureTyping:
         if int in types:
             integers = [v for v in values if type(v) is int] if len(types) > 1 else values
             if max(integers) > INT64_MAX or min(integers) < INT64_MIN:
+                return False
+            if self._inexact is None and (
+                max(integers) > EXACT_WHOLE or min(integers) < -EXACT_WHOLE
+            ):
                 return False
         if float in types:
             if self._fixed == "int64":
@@ -161,13 +171,15 @@ class FeatureTyping:
 
     def _check_size(self, leaf: Any, line: int, path: str) -> None:
         """Remember the first number that a kind can not hold; an error if it comes to that kind."""
-        is_whole = not isinstance(leaf, float) or (leaf.is_integer() and abs(leaf) < _EXACT_WHOLE)
+        is_whole = not isinstance(leaf, float) or (leaf.is_integer() and abs(leaf) < EXACT_WHOLE)
         if self._fixed == "int64" and not is_whole:
             raise ValueError(f"the schema says int64, and {leaf!r} is no whole number")
         if type(leaf) is float:
             fits: dict[Kind, bool] = {"float": abs(leaf) < FLOAT32_MAX}
         elif type(leaf) is int:
             fits = {"int64": INT64_MIN <= leaf <= INT64_MAX, "float": abs(leaf) < FLOAT32_MAX}
+            if self._inexact is None and fits["float"] and float(leaf) != leaf:
+                self._inexact = inexact_integer(self._name, leaf, path, line)
         else:
             return
         for kind, does in fits.items():
@@ -215,6 +227,12 @@ class FeatureTyping:
         if str in self._leaves:
             return "bytes"
         return "float" if {float, Constant} & self._leaves.keys() else "int64"
+
+    @property
+    def warning(self) -> DataWarning | None:
+        """What to say of a feature of floats with an integer that these do not hold."""
+        is_float = (self._fixed or self._found_kind()) == "float"
+        return self._inexact if is_float else None
 
     @property
     def is_text_of_numbers(self) -> bool:
@@ -337,6 +355,12 @@ class RowTyping:
     def num_features(self) -> int:
         """How many keys all rows have together."""
         return len(self._features)
+
+    @property
+    def warnings(self) -> list[DataWarning]:
+        """The warning of each feature that has one."""
+        found = [feature.warning for feature in self._features.values()]
+        return [warning for warning in found if warning is not None]
 
     def finish(
         self,
