@@ -51,6 +51,7 @@ def without_some(features):
     return sw.SKIP if features["x"] % 7 == 3 else features
 
 
+@pytest.mark.filterwarnings("ignore:there are no items")
 @settings(max_examples=20, deadline=None)
 @given(
     n=st.integers(1, 6),

@@ -38,7 +38,7 @@ SOURCE = "import shardwriter as sw\nrows = [{'x': i} for i in range(3000)]\n"
 def test_a_terminal_gets_a_bar_that_stays(tmp_path):
     code = f"{SOURCE}sw.write(rows, {str(tmp_path / 't@2')!r}, progress=True)\nprint('behind it')"
     shown = shown_on_a_terminal(code)
-    assert re.search(r"writing .*3000/3000 ", shown)
+    assert re.search(r"writing .*3,000/3,000 ", shown)
     assert shown.rstrip().endswith("behind it")
 
 
@@ -62,9 +62,9 @@ def test_every_function_that_takes_long_has_a_bar(tmp_path):
         f"sw.repair({t!r}, {out!r}, progress=True)\n"
     )
     shown = shown_on_a_terminal(code)
-    counts = re.findall(r"writing .*?(\d+)/(\d+)", shown)
+    counts = re.findall(r"writing .*?([\d,]+)/([\d,]+)", shown)
     ends = {total for done, total in counts if done == total}
-    assert {"3000", "6000"} <= ends
+    assert {"3,000", "6,000"} <= ends
     assert len(re.findall(r"reading ", shown)) >= 1
     assert len(re.findall(r"proving ", shown)) >= 2
 
@@ -89,3 +89,18 @@ def test_a_function_is_called_as_before(tmp_path):
 def test_something_else_is_refused(tmp_path, act):
     with pytest.raises(sw.UsageError, match="progress is 'yes'"):
         act([{"x": 1}] if act is not sw.reshard else "x", tmp_path / "t@1", progress="yes")
+
+
+def test_notes_and_warnings_of_a_command_stand_above_its_bar():
+    code = (
+        "from shardwriter.cli.common import writing_bar\n"
+        "from shardwriter.cli.notices import TerminalNotices\n"
+        "from shardwriter.engines import Work\n"
+        "from shardwriter.errors import DataWarning\n"
+        "with writing_bar() as show:\n"
+        "    show(Work(5, 10, 100, num_gaps=1))\n"
+        "    TerminalNotices().note('so it is')\n"
+        "    TerminalNotices().warn(DataWarning('code', 'it is odd', hint='do that'))\n"
+    )
+    shown = re.split(r"[\r\n]+", shown_on_a_terminal(code))
+    assert {"note: so it is", "warning: it is odd", "  do:  do that"} <= set(shown)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
-from shardwriter.cli.common import hint
+from shardwriter.cli.common import advise, hint, warn
 from shardwriter.errors import DataWarning
-from shardwriter.formats.text import clean
 from shardwriter.notices import Notices
 
 
@@ -24,8 +21,6 @@ class TerminalNotices(Notices):
     def show_warning(self, warning: DataWarning, split: str | None) -> None:
         """Show a warning about data, and what to type to keep the values."""
         message = warning.message if split is None else f"{split}: {warning.message}"
-        typer.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
-        typer.echo(clean(message), err=True)
+        warn(message)
         if warning.hint is not None:
-            typer.secho("  do:  ", fg="green", nl=False, err=True)
-            typer.echo(clean(warning.hint), err=True)
+            advise(warning.hint)
