@@ -223,7 +223,7 @@ def test_an_error_in_getitem_is_located():
 
 
 def test_an_error_without_words_is_told_by_its_class():
-    with pytest.raises(CallableError, match=r"the map raised AssertionError$"):
+    with pytest.raises(CallableError, match=r"the map raised AssertionError\n"):
         encode([{}], map=fail(AssertionError()))
 
 
