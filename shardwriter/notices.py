@@ -16,6 +16,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from copy import copy
 from typing import Final
 
 from shardwriter.errors import DataWarning, ShardwriterWarning
@@ -79,7 +80,9 @@ class Notices:
         if self._notify is not None:
             self._notify(_of_split(_with_hint(warning), split))
         else:
-            _issue(warning)
+            named = copy(warning)
+            named.message = _of_split(warning.message, split)
+            _issue(named)
 
     def _is_new(self, line: str, split: str | None) -> bool:
         is_new = not self._said & {(None, line), (split, line)}

@@ -28,3 +28,8 @@ def shares_text(seconds: Mapping[str, float]) -> str:
     total = sum(seconds.values())
     shares = {stage: value / total for stage, value in seconds.items() if value > 0.005 * total}
     return ", ".join(f"{stage} {share:.0%}" for stage, share in shares.items())
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """Return ``1 record``, ``1,234 records``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

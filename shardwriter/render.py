@@ -12,6 +12,7 @@ from rich.text import Text
 
 from shardwriter.formats.text import clean
 from shardwriter.quantities import bytes_text as bytes_text
+from shardwriter.quantities import plural as plural
 from shardwriter.quantities import rate_text as rate_text
 from shardwriter.quantities import shares_text as shares_text
 
@@ -57,11 +58,6 @@ def share_text(share: float | None) -> str:
     if 99.9 < percent < 100:
         return ">99.9%"
     return f"{percent:.0f}%" if percent in (0, 100) or 10 <= percent < 99 else f"{percent:.1f}%"
-
-
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """Return ``1 record``, ``1,234 records``."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def shorten(text: str, num_cells: int) -> str:

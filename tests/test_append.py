@@ -51,6 +51,7 @@ def without_some(features):
     return sw.SKIP if features["x"] % 7 == 3 else features
 
 
+@pytest.mark.filterwarnings("ignore:there are no items")
 @settings(max_examples=20, deadline=None)
 @given(
     n=st.integers(1, 6),
@@ -170,9 +171,21 @@ def test_another_type_is_refused_with_item_and_feature(tmp_path, workers):
     assert (caught.value.feature, caught.value.index) == ("x", 14)
     assert files_of(tmp_path / "a") == before
     (tmp_path / "t.csv").write_text("x,y\n1.5,2\n")
-    with pytest.raises(SchemaConflict, match="float in what is appended, int64 in the dataset"):
+    with pytest.raises(SchemaConflict, match="float32 in what is appended, int64 in the dataset"):
         sw.append(tmp_path / "t.csv", tmp_path / "a/x")
     assert files_of(tmp_path / "a") == before
+
+
+def test_the_schema_that_is_advised_for_float64_is_the_one_that_works(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("x\n1700000001.25\n")
+    sw.write(table, tmp_path / "a/x@1", schema="x=float64")
+    with pytest.raises(SchemaConflict, match="float32 in what is appended, float64 in") as caught:
+        sw.append(table, tmp_path / "a/x")
+    assert 'schema="x=float64"' in str(caught.value)
+    sw.append(table, tmp_path / "a/x", schema="x=float64")
+    with sw.open(tmp_path / "a/x") as dataset:
+        assert [record["x"] for record in dataset] == [1700000001.25] * 2
 
 
 def test_other_classes_are_refused(tmp_path, data_dir):

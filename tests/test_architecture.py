@@ -302,7 +302,6 @@ FLOORS = {
         "inspection.gates.baseline",
         "inspection.gates.baseline_shape",
         "inspection.gates.baseline_features",
-        "inspection.gates.baseline_shape",
         "inspection.gates.differences",
         "inspection.gates.gate_checks",
         "inspection.gates.gating",

@@ -89,8 +89,8 @@ def test_a_key_may_be_one_of_them(tmp_path):
         ([(1, 2), (1, 2, 3)], "3 parts, and there are 2 names: x, y"),
         ([(1, 2), [1]], "1 part, and there are 2 names"),
         ([(1, 2), 5], "1 part, and"),
-        ([(1, 2), {"x": 1, "y": 2}], "a dict, whose features have names"),
-        ([(1, 2), Row(1, "2")], "a Row, whose features have names"),
+        ([(1, 2), {"x": 1, "y": 2}], "of type dict, whose features have names"),
+        ([(1, 2), Row(1, "2")], "of type Row, whose features have names"),
     ],
 )
 def test_another_number_of_parts_is_the_items_own_fault(tmp_path, items, what):
@@ -102,7 +102,7 @@ def test_another_number_of_parts_is_the_items_own_fault(tmp_path, items, what):
 
 
 def test_a_tuple_without_names_says_how_to_give_them(tmp_path):
-    with pytest.raises(FeatureError, match="a tuple, not a mapping") as caught:
+    with pytest.raises(FeatureError, match="of type tuple, not a mapping") as caught:
         sw.write(PAIRS, tmp_path / "d@2")
     assert 'names=("image", "label")' in caught.value.hint
     with pytest.raises(FeatureError, match="a Color, not a mapping"):

@@ -89,3 +89,18 @@ def test_a_function_is_called_as_before(tmp_path):
 def test_something_else_is_refused(tmp_path, act):
     with pytest.raises(sw.UsageError, match="progress is 'yes'"):
         act([{"x": 1}] if act is not sw.reshard else "x", tmp_path / "t@1", progress="yes")
+
+
+def test_notes_and_warnings_of_a_command_stand_above_its_bar():
+    code = (
+        "from shardwriter.cli.common import writing_bar\n"
+        "from shardwriter.cli.notices import TerminalNotices\n"
+        "from shardwriter.engines import Work\n"
+        "from shardwriter.errors import DataWarning\n"
+        "with writing_bar() as show:\n"
+        "    show(Work(5, 10, 100, num_gaps=1))\n"
+        "    TerminalNotices().note('so it is')\n"
+        "    TerminalNotices().warn(DataWarning('code', 'it is odd', hint='do that'))\n"
+    )
+    shown = re.split(r"[\r\n]+", shown_on_a_terminal(code))
+    assert {"note: so it is", "warning: it is odd", "  do:  do that"} <= set(shown)

@@ -41,6 +41,16 @@ def test_a_repr_is_short_and_so_is_the_html(folder):
         assert "300" in repr(value) or name == "view"
 
 
+def test_one_of_a_thing_is_no_plural(tmp_path):
+    manifest = sw.write([{"x": 1}], tmp_path / "t@1")
+    assert repr(manifest).startswith("<Manifest t: 1 shard, 1 record, ")
+    assert repr(manifest).endswith(" bytes, 1 feature: x>")
+    with pytest.warns(sw.DataWarning, match="there are no items"):
+        assert repr(sw.write([], tmp_path / "e@2")).endswith(" 0 records, 0 bytes, 0 features>")
+    report = repr(sw.stats(tmp_path / "t").sets[0])
+    assert report == "<SetReport 't': 1 record in 1 file, 0 defects, 0 notes>"
+
+
 class Tags(HTMLParser):
     def __init__(self):
         super().__init__()
@@ -69,7 +79,7 @@ def test_damage_is_shown(folder, tmp_path):
         assert "DAMAGED" in repr(report)
         assert str(shard) in repr(report)
         assert str(shard) in report._repr_html_()
-        assert "1 defects" in repr(report.sets[0])
+        assert "1 defect," in repr(report.sets[0])
 
 
 def test_options_show_what_is_not_the_default():

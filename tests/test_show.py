@@ -248,3 +248,14 @@ def test_a_start_behind_the_end_is_told_with_the_number_of_records(dataset: Path
     assert "--start 25 shows the last one" in with_manifest
     without_manifest(dataset)
     assert said() == with_manifest
+
+
+def test_numbers_are_shown_with_all_digits_that_they_have(tmp_path: Path) -> None:
+    sw.write(
+        [{"a": 1700000001.25, "b": 16777215.0, "c": 0.1, "d": 2**62}],
+        tmp_path / "t@1",
+        schema="a=float64",
+    )
+    result = CliRunner().invoke(app, ["show", str(tmp_path / "t")])
+    for number in ("1700000001.25", "1.6777215e+07", "0.1 ", str(2**62)):
+        assert number in result.stdout

@@ -288,6 +288,8 @@ def test_the_order_that_a_manifest_tells(tmp_path):
     assert "hashes of their keys, with seed 3" in found[2]["detail"]
     assert [shuffle_note(f) for f in found] == [None] * 3
     assert shuffle_by_order(None, {}, 4)["verdict"] == "unknown"
+    remedy = shuffle_by_order(plain.order, {"feature": "label"}, 4)["remedy"]
+    assert remedy == "`shard-stats PATH --label label` measures it"
     assert {key for f in found for key in f} == set(shuffle_of([0, 1], 1))
 
 

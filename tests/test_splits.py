@@ -140,7 +140,7 @@ def test_what_is_said_is_understood(text, names, fractions, num_shards):
         ("source=1", "can not be the name of a split"),
         ("source,val", "can not be the name of a split"),
         ({}, "names no split"),
-        (7, "split is a int"),
+        (7, "split is of type int"),
         (",".join(f"s{i}" for i in range(300)), "more than 255"),
     ],
 )

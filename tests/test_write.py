@@ -52,6 +52,7 @@ def digest(folder: Path) -> dict[str, str]:
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
 
 
+@pytest.mark.filterwarnings("ignore:there are no items")
 @pytest.mark.parametrize("num_shards", [1, 3, 7, 64])
 @pytest.mark.parametrize("count", [0, 1, 2, 6, 7, 8, 100])
 def test_shard_s_holds_items_s_s_plus_n_and_so_on(

@@ -22,6 +22,7 @@ from shardwriter.dataset.naming import split_outputs
 from shardwriter.dataset.splits import parse_split_option, place_key
 from shardwriter.errors import (
     CallableError,
+    DataWarning,
     OptionError,
     OutputBusy,
     OutputExists,
@@ -195,12 +196,14 @@ def test_a_split_without_items_is_told(tmp_path):
 )
 def test_all_splits_of_nothing_are_empty(tmp_path, empty, workers):
     rows = [{"x": number} for number in range(10)]
-    found = sw.write_splits(rows, tmp_path / "m@2", SPLIT, workers=workers, **empty)
+    with pytest.warns(DataWarning, match="^(train|val): there are no items"):
+        found = sw.write_splits(rows, tmp_path / "m@2", SPLIT, workers=workers, **empty)
     assert {manifest.num_records for manifest in found.values()} == {0}
 
 
 def test_one_item_leaves_a_split_without_any(tmp_path):
-    found = sw.write_splits([{"x": 1}], tmp_path / "m@2", "a=0.5,b=0.5")
+    with pytest.warns(DataWarning, match="^(a|b): there are no items"):
+        found = sw.write_splits([{"x": 1}], tmp_path / "m@2", "a=0.5,b=0.5")
     assert sorted(manifest.num_records for manifest in found.values()) == [0, 1]
 
 

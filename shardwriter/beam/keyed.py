@@ -115,7 +115,7 @@ def bucket_of(item: Any, key: KeyOf, seed: int, num_buckets: int) -> tuple[int, 
         text = key_bytes(value)
     if not isinstance(item, (bytes, Mapping)) and own_fields(item) is None:
         raise FeatureError(
-            f"the item is a {type(item).__name__}, not a mapping of features",
+            f"the item is of type {type(item).__name__}, not a mapping of features",
             hint="end the pipeline with feature dicts, or with bytes, which are finished records",
             item=text.decode("utf-8", "backslashreplace"),
         )

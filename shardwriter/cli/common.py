@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -118,7 +119,7 @@ def _report(error: ShardwriterError, *, verbose: bool, raised: BaseException | N
         typer.echo("\n".join(f"  {clean(line)}" for line in lines), err=True)
     _labelled("error: ", error.summary, "red", bold=True)
     if error.hint:
-        _labelled("  do:  ", error.hint, "green")
+        advise(error.hint)
 
 
 def hint(line: str) -> None:
@@ -126,16 +127,29 @@ def hint(line: str) -> None:
     _labelled("note: ", line, "yellow")
 
 
+<<<<<<< HEAD
 def warn(line: str, what_to_do: str | None) -> None:
     """Print a warning on stderr, and what to type."""
     _labelled("warning: ", line, "yellow", bold=True)
     if what_to_do:
         _labelled("  do:  ", what_to_do, "green")
+=======
+def warn(line: str) -> None:
+    """Print a warning on stderr."""
+    _labelled("warning: ", line, "yellow", bold=True)
+
+
+def advise(line: str) -> None:
+    """Print what to type next, below an error or a warning."""
+    _labelled("  do:  ", line, "green")
+>>>>>>> rev3
 
 
 def _labelled(label: str, line: str, color: str, *, bold: bool = False) -> None:
-    typer.secho(label, fg=color, bold=bold, nl=False, err=True)
-    typer.echo(clean(line), err=True)
+    # sys.stderr as it is now, and the line as a whole: while a bar is shown it is rich's, which
+    # prints lines above the bar. With err=True typer would look behind it and write into the bar.
+    text = f"{typer.style(label, fg=color, bold=bold)}{clean(line)}"
+    typer.echo(text, file=sys.stderr)
 
 
 def say(line: str, *, color: str | None = None, bold: bool = False) -> None:

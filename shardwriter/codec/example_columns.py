@@ -108,7 +108,7 @@ def _as_column(column: Column | NDArray[Any] | Sequence[Any]) -> Column:
     values, unset = column
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         raise FeatureError(
-            f"a column is a {type(values).__name__}", hint="give an array or a list, by rows"
+            f"a column is of type {type(values).__name__}", hint="give an array or a list, by rows"
         )
     if isinstance(values, np.ndarray) and values.ndim == 0:
         raise FeatureError("a column is a 0-d array", hint="its first axis has to be the rows")

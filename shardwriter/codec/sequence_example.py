@@ -76,7 +76,7 @@ def encode_sequence_example(example: SequenceExample) -> bytes:
     for part in (context, lists):
         if not isinstance(part, Mapping):
             raise FeatureError(
-                f"a part of a SequenceExample is a {type(part).__name__}",
+                f"a part of a SequenceExample is of type {type(part).__name__}",
                 hint="give SequenceExample(context={...}, feature_lists={name: [step, ...]})",
             )
     entries = []
@@ -93,7 +93,7 @@ def _encode_steps(name: str, steps: Any) -> bytes:
     is_series = isinstance(steps, list | tuple) or (isinstance(steps, np.ndarray) and steps.ndim)
     if not is_series:
         raise FeatureError(
-            f"a feature list is a {type(steps).__name__}",
+            f"a feature list is of type {type(steps).__name__}",
             hint="give a list with a value for each step, or an array [steps, ...]",
             feature=list_spelling(name),
         )

@@ -98,7 +98,7 @@ def key_of(item: Any, feature: str) -> bytes:
         features = own_fields(item)
     if features is None:
         raise FeatureError(
-            f"the item is a {type(item).__name__}, not a mapping of features",
+            f"the item is of type {type(item).__name__}, not a mapping of features",
             hint="a key is a feature of what the source gives; a map comes after it",
         )
     return value_key(features.get(feature), feature)

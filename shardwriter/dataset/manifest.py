@@ -141,7 +141,8 @@ class Manifest:
         names = [*self.schema.get("features", {}), *self.schema.get("feature_lists", {})]
         shown = [name if len(name) <= 40 else f"{name[:37]}..." for name in names[:_SHOWN_NAMES]]
         more = ["..."] if len(names) > _SHOWN_NAMES else []
-        return f"<Manifest {clean(self.name)}: {facts}: {clean(', '.join([*shown, *more]))}>"
+        listed = f": {clean(', '.join([*shown, *more]))}" if names else ""
+        return f"<Manifest {clean(self.name)}: {facts}{listed}>"
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks, with everything that comes from data escaped."""
@@ -159,12 +160,13 @@ class Manifest:
     def _facts(self) -> dict[str, str]:
         num_features = len(self.schema.get("features", {}))
         num_features += len(self.schema.get("feature_lists", {}))
-        return {
-            "shards": f"{self.num_shards:,}",
-            "records": f"{self.num_records:,}",
-            "bytes": f"{self.file_bytes:,}",
-            "feature" if num_features == 1 else "features": f"{num_features:,}",
+        counts = {
+            "shard": self.num_shards,
+            "record": self.num_records,
+            "byte": self.file_bytes,
+            "feature": num_features,
         }
+        return {name if n == 1 else f"{name}s": f"{n:,}" for name, n in counts.items()}
 
     def _feature_texts(self) -> list[tuple[str, str]]:
         texts = list(self.type_texts().items())

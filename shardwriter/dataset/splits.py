@@ -187,7 +187,7 @@ def parse_split_option(split: str | Mapping[str, Any]) -> SplitOption:
     if isinstance(split, Mapping):
         split = ",".join(f"{name}={_text(value)}" for name, value in split.items())
     if not isinstance(split, str):
-        raise OptionError(f"split is a {type(split).__name__}", hint=_GRAMMAR)
+        raise OptionError(f"split is of type {type(split).__name__}", hint=_GRAMMAR)
     if split.strip() == FROM_SOURCE:
         return SplitOption((), (), {})
     names: list[str] = []

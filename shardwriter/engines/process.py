@@ -299,7 +299,8 @@ class _Crew:
             return packer.pack(item)
         except (Exception, SystemExit) as error:
             raise SourceError(
-                f"the item, a {type(item).__name__}, can not be sent to another process: {error}",
+                f"the item, of type {type(item).__name__}, can not be sent to another process: "
+                f"{error}",
                 index=index,
                 item=self._job.source.key(item),
                 hint="have the source give what can be pickled, and make the rest in a map; or "

@@ -69,7 +69,7 @@ def declare(schema: SchemaLike | None) -> Declared:
         schema = _read(text)
     if not isinstance(schema, Mapping):
         raise OptionError(
-            f"the schema is a {type(schema).__name__}",
+            f"the schema is of type {type(schema).__name__}",
             path=path,
             hint="give NAME=TYPE,..., a JSON file, or a mapping from features to types",
         )

@@ -158,8 +158,8 @@ def _no_features(item: Any) -> FeatureError:
             hint="give its features: sw.decode_example(record)",
         )
     return FeatureError(
-        f"{what}the item is a {type(item).__name__}, whose parts have no names, so that nothing "
-        "tells which is an image",
+        f"{what}the item is of type {type(item).__name__}, whose parts have no names, so that "
+        "nothing tells which is an image",
         hint="name its parts: --names image,label",
     )
 

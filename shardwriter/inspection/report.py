@@ -12,6 +12,7 @@ from shardwriter.formats.tfrecord_reader import Check
 from shardwriter.inspection.balance import balance_json, balance_text, worst_balance
 from shardwriter.inspection.findings import Finding
 from shardwriter.inspection.proving.scan import FileScan, RecordSizes
+from shardwriter.quantities import plural
 from shardwriter.reprs import html_table
 from shardwriter.shards.shard_sets import ShardSet
 
@@ -55,8 +56,9 @@ class SetReport:
     def __repr__(self) -> str:
         name = clean(repr(self.shard_set.name))
         return (
-            f"<SetReport {name}: {self.sizes.count:,} records in {len(self.scans):,} files, "
-            f"{self.num_defects:,} defects, {len(self.notes):,} notes>"
+            f"<SetReport {name}: {plural(self.sizes.count, 'record')} in "
+            f"{plural(len(self.scans), 'file')}, {plural(self.num_defects, 'defect')}, "
+            f"{plural(len(self.notes), 'note')}>"
         )
 
     def _repr_html_(self) -> str:

@@ -45,7 +45,7 @@ def named_parts(item: Any, names: Sequence[str]) -> dict[str, Any]:
     """
     if isinstance(item, Mapping) or _is_record(item):
         raise FeatureError(
-            f"the item is a {type(item).__name__}, whose features have names",
+            f"the item is of type {type(item).__name__}, whose features have names",
             hint="leave the names (--names) off",
         )
     parts = item if isinstance(item, (tuple, list)) else (item,)

@@ -99,7 +99,7 @@ def _integers(values: Any) -> NDArray[np.int64]:
             ) from None
     if not hasattr(values, "__array__"):
         raise OptionError(
-            f"the indices are a {type(values).__name__}",
+            f"the indices are of type {type(values).__name__}",
             hint="give a list, a range, or an array of integers",
         )
     array = np.asarray(values)

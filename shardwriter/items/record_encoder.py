@@ -254,10 +254,10 @@ class RecordEncoder:
 def _no_mapping(item: Any) -> FeatureError:
     is_sequence = isinstance(item, (tuple, list))
     return FeatureError(
-        f"the item is a {type(item).__name__}, not a mapping of features",
+        f"the item is of type {type(item).__name__}, not a mapping of features",
         hint="name its parts: --names image,label; or make a mapping of it in a map"
         if is_sequence
-        else 'turn it into one with a map, as in {"image": item[0], "label": item[1]}',
+        else 'turn it into one with a map, as in lambda item: {"x": item}',
     )
 
 

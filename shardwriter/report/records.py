@@ -50,9 +50,7 @@ def _value_text(value: Any) -> tuple[str, str]:
         # A list of an Example has one of two types; other arrays were raw bytes.
         kind = {"int64": "int64", "float32": "float"}.get(value.dtype.name, value.dtype.name)
         count, sizes = value.size, ",".join(map(str, value.shape))
-        is_float = value.dtype.kind == "f" or value.dtype.name == "bfloat16"
-        first = value.reshape(-1)[:_MAX_VALUES].tolist()
-        parts = [f"{v:g}" if is_float else str(v) for v in first]
+        parts = [str(v) for v in value.reshape(-1)[:_MAX_VALUES]]  # as many digits as it holds
     else:
         kind, count, sizes = "bytes", len(value), str(len(value))
         parts = [_bytes_value(v) for v in value[:_MAX_VALUES]]

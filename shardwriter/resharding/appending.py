@@ -15,6 +15,7 @@ from shardwriter.features.feature_types import FeatureType
 from shardwriter.features.labels import LabelCounts
 from shardwriter.features.learnt import Learnt
 from shardwriter.features.schema import FeatureSummary
+from shardwriter.features.schema_text import summary_text, type_text
 from shardwriter.features.shape_features import check_same_holders, shape_features, shaped_by_others
 from shardwriter.items.selection import Selection
 from shardwriter.job import Job
@@ -205,12 +206,15 @@ class Appending:
             try:
                 before[name].type.join(planned)
             except ValueError as error:
+                there_type = before[name].type
+                mine, theirs = summary_text(planned), summary_text(there_type)
+                why = f" ({error})" if mine == theirs else ""
+                declared = type_text(there_type).removesuffix("[]")
                 raise SchemaConflict(
-                    f"{planned.kind} in what is appended, {before[name].type.kind} in the dataset "
-                    f"({error})",
+                    f"{mine} in what is appended, {theirs} in the dataset{why}",
                     feature=name,
-                    hint=f"--schema {name}={before[name].type.kind}, or a --map, makes a table's "
-                    "numbers what they are there; a --map can change any type",
+                    hint=f"--schema {name}={declared}, or a --map, makes a table's numbers what "
+                    "they are there; a --map can change any type",
                 ) from None
         for name, vocabulary in words.items():
             if name in before:

@@ -108,7 +108,7 @@ def open_source(
     if not isinstance(data, str):
         if format not in ("auto", python_source.KIND):
             raise OptionError(
-                f"format {format} is for a path, and the source is a {type(data).__name__}"
+                f"format {format} is for a path, and the source is of type {type(data).__name__}"
             )
         return _of_python(data, how)
     if "\0" in data:

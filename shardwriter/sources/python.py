@@ -80,8 +80,8 @@ class PythonSource:
             _is_sequence(data) or isinstance(data, Iterable)
         ):
             raise SourceError(
-                f"a {type(data).__name__} is no series of items",
-                hint="give an iterable, or an object with __len__ and __getitem__",
+                f"the source is of type {type(data).__name__}, which is no series of items",
+                hint="give a path, an iterable, or an object with __len__ and __getitem__",
                 item=name,
             )
         if isinstance(data, Generator) and inspect.getgeneratorstate(data) == "GEN_CLOSED":

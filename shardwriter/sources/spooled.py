@@ -36,7 +36,8 @@ class SpooledItems:
             data = pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
         except Exception as error:
             raise SourceError(
-                f"a {type(item).__name__} can not be kept until its split is written: {error}",
+                f"an item of type {type(item).__name__} can not be kept until its split is "
+                f"written: {error}",
                 index=place,
                 hint="give a function that makes a new iterator each time: it is called for every "
                 "split",

@@ -27,7 +27,6 @@ _FEWER: Final = 0.8  # of what random order gives
 _UNEVEN: Final = 0.1  # Cramer's V of shards and labels
 _UNLIKELY: Final = 1e-6
 _WRITE: Final = "`shardwriter write --shuffle --seed 0`"
-_MEASURE: Final = "`shard-stats --label FEATURE` measures it"
 
 
 def shuffle_by_label(
@@ -90,15 +89,16 @@ def shuffle_by_order(
         # Dealing round-robin spreads whatever changes slowly: what is left is a period.
         detail, remedy = _periodic_words(num_shards, None, is_uneven=True)
         return {**_untold("order", detail), "remedy": remedy, "verdict": "periodic"}
+    measure = f"`shard-stats PATH --label {mix.get('feature') or 'FEATURE'}` measures it"
     if order is None:
         detail = "no manifest tells in what order records stand"
-        return {**_untold("order", detail), "remedy": _MEASURE}
+        return {**_untold("order", detail), "remedy": measure}
     for key, words in (("shuffle", "shuffled"), ("key", "in the order of hashes of their keys")):
         if order.get(key):
             detail = f"records are {words}, with seed {order[key].get('seed')}"
             return {**_untold("order", detail), "verdict": "shuffled"}
     detail = "records stand in source order; how well that is mixed was not measured"
-    return {**_untold("order", detail), "remedy": _MEASURE}
+    return {**_untold("order", detail), "remedy": measure}
 
 
 def shards_differ(mix: Mapping[str, Any]) -> bool:

@@ -63,7 +63,7 @@ def decode_image(name: str, data: Any) -> NDArray[np.uint8] | None:
         return None
     if not isinstance(data, bytes):
         raise FeatureError(
-            f"an image file is bytes, and this is a {type(data).__name__}",
+            f"an image file is bytes, and this is of type {type(data).__name__}",
             feature=name,
             hint="decode it in map=",
         )
