@@ -93,11 +93,7 @@ def test_any_shape_of_value_warns_once(tmp_path, value, workers):
     items = [{"ts": quiet, "n": 1}, {"ts": value, "n": 2}, {"ts": value, "n": 3}]
     with pytest.warns(DataWarning) as found:
         manifest = sw.write(items, tmp_path / "a@3", workers=workers)
-<<<<<<< HEAD
-    assert [w.message.message for w in found] == [MESSAGE]
-=======
     assert [str(w.message) for w in found] == [f"{MESSAGE}\n  hint: {HINT}"]
->>>>>>> rev3
     assert found[0].filename == __file__
     (entry,) = manifest.metadata["warnings"]
     assert (entry["index"], entry["value"], entry["stored"]) == (1, str(STAMP), "1700000000.0")

@@ -127,13 +127,6 @@ def hint(line: str) -> None:
     _labelled("note: ", line, "yellow")
 
 
-<<<<<<< HEAD
-def warn(line: str, what_to_do: str | None) -> None:
-    """Print a warning on stderr, and what to type."""
-    _labelled("warning: ", line, "yellow", bold=True)
-    if what_to_do:
-        _labelled("  do:  ", what_to_do, "green")
-=======
 def warn(line: str) -> None:
     """Print a warning on stderr."""
     _labelled("warning: ", line, "yellow", bold=True)
@@ -142,7 +135,6 @@ def warn(line: str) -> None:
 def advise(line: str) -> None:
     """Print what to type next, below an error or a warning."""
     _labelled("  do:  ", line, "green")
->>>>>>> rev3
 
 
 def _labelled(label: str, line: str, color: str, *, bold: bool = False) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from shardwriter.cli.common import hint, warn
-=======
 from shardwriter.cli.common import advise, hint, warn
->>>>>>> rev3
 from shardwriter.errors import DataWarning
 from shardwriter.notices import Notices
 
@@ -25,10 +21,6 @@ class TerminalNotices(Notices):
     def show_warning(self, warning: DataWarning, split: str | None) -> None:
         """Show a warning about data, and what to type to keep the values."""
         message = warning.message if split is None else f"{split}: {warning.message}"
-<<<<<<< HEAD
-        warn(message, warning.hint)
-=======
         warn(message)
         if warning.hint is not None:
             advise(warning.hint)
->>>>>>> rev3
