@@ -50,6 +50,7 @@ class Loads:
 # -- what is written -------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:there are no items")
 @pytest.mark.parametrize(
     "indices",
     [

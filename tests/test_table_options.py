@@ -53,7 +53,7 @@ def test_a_table_without_a_header_keeps_its_first_row(file):
 
 
 def test_names_must_be_as_many_as_the_cells(file):
-    with pytest.raises(SourceError, match="2 cells, and --names names 3 columns"):
+    with pytest.raises(SourceError, match="2 cells, and names= names 3 columns"):
         rows_of(file("n.csv", "1,2\n"), header=False, names=("a", "b", "c"))
 
 
@@ -235,7 +235,7 @@ def test_an_option_of_another_format_is_refused(file, tmp_path):
     for option in ({"header": False}, {"na": ("x",)}):
         with pytest.raises(OptionError, match="is for csv, and the source is jsonl"):
             open_source(jsonl, table=TableOptions(**option))
-    with pytest.raises(OptionError, match="--columns is for csv, jsonl, parquet, huggingface"):
+    with pytest.raises(OptionError, match="columns= is for csv, jsonl, parquet, huggingface"):
         sw.write([{"a": 1}], tmp_path / "o@1", columns="a")
 
 

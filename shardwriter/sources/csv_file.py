@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardwriter.errors import SourceError
 from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.quantities import plural
 from shardwriter.sources.csv_cells import ColumnTyping
 from shardwriter.sources.positions import (
     BOM,
@@ -143,7 +144,7 @@ class CsvFile(RowFile):
         elif self._table.names is not None and len(self._table.names) != len(row):
             raise SourceError(
                 f"the first row has {len(row):,} cells, and --names names "
-                f"{len(self._table.names):,} columns",
+                f"{plural(len(self._table.names), 'column')}",
                 path=self.path,
                 line=1,
                 hint="name each column once",
