@@ -42,6 +42,7 @@ def write_both(tmp_path, source, kind):
     return True
 
 
+@pytest.mark.filterwarnings("ignore::shardwriter.errors.DataWarning")  # files of all kinds
 @pytest.mark.parametrize(
     ("kind", "least"), [("csv", 4), ("jsonl", 2), ("tfrecord", 30), ("webdataset", 12)]
 )
