@@ -218,7 +218,7 @@ def test_a_stream_has_no_places(tmp_path, source):
 
 
 def test_options_take_indices_that_were_checked():
-    with pytest.raises(OptionError, match=r"(?s)indices is \[1, 2\].*one of type ItemIndices"):
+    with pytest.raises(OptionError, match=r"indices is \[1, 2\]"):
         DatasetOptions(indices=[1, 2])
     assert item_indices([1, 2]) == item_indices(range(1, 3)) != item_indices([2, 1])
     assert len({item_indices([1, 2]), item_indices(np.array([1, 2]))}) == 1

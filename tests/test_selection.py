@@ -20,9 +20,6 @@ from shardwriter.options import DatasetOptions
 from shardwriter.sources.find import open_source
 from shardwriter.sources.python import PythonSource
 
-# Filters and limits that leave nothing are among the cases.
-pytestmark = pytest.mark.filterwarnings("ignore:there are no items")
-
 
 class Rows:
     """An object that can be indexed: its items are listed as numbers."""
