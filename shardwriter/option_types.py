@@ -113,7 +113,7 @@ def _said(hint: Any) -> str:
         NoneType: "None",
         get_origin(Callable[..., Any]): "a function",
     }
-    return known.get(kind, f"a {kind.__name__}")
+    return known.get(kind, f"one of type {kind.__name__}")
 
 
 def _bounds_said(bounds: Bounds) -> str:

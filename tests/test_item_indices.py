@@ -199,8 +199,8 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_indices_only(tmp_path, mon
         (np.array([1.0]), "float64"),
         (np.array([[1]]), r"int64\[1, 1\]"),
         (np.array([True]), "bool"),
-        ({1, 2}, "a set"),
-        (7, "a int"),
+        ({1, 2}, "of type set"),
+        (7, "of type int"),
     ],
 )
 def test_what_is_no_choice_of_items(tmp_path, indices, what):

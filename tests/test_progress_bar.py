@@ -93,12 +93,14 @@ def test_something_else_is_refused(tmp_path, act):
 
 def test_notes_and_warnings_of_a_command_stand_above_its_bar():
     code = (
+        "import time\n"
         "from shardwriter.cli.common import writing_bar\n"
         "from shardwriter.cli.notices import TerminalNotices\n"
         "from shardwriter.engines import Work\n"
         "from shardwriter.errors import DataWarning\n"
         "with writing_bar() as show:\n"
         "    show(Work(5, 10, 100, num_gaps=1))\n"
+        "    time.sleep(0.5)\n"  # until the bar was drawn, with its second line
         "    TerminalNotices().note('so it is')\n"
         "    TerminalNotices().warn(DataWarning('code', 'it is odd', hint='do that'))\n"
     )
