@@ -67,9 +67,17 @@ class _Output(io.FileIO):
             raise
 
 
+def _is_of(stream: Any, number: int) -> bool:
+    """Whether a stream writes to a descriptor itself; one that a program captures with does not."""
+    try:
+        return isinstance(stream, io.TextIOWrapper) and stream.fileno() == number
+    except OSError:
+        return False
+
+
 def _output(stream: Any, number: int) -> Any:
     """Return a stream in the place of the interpreter's; a program's own stays."""
-    if stream is not None and not isinstance(stream, io.TextIOWrapper):
+    if stream is not None and not _is_of(stream, number):
         return stream
     file = io.BufferedWriter(_Output(number, "w", closefd=False))
     if stream is None:
