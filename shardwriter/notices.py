@@ -11,7 +11,6 @@ what               commands                 Python                              
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import warnings
@@ -25,7 +24,6 @@ from shardwriter.python_words import python_words
 Notify = Callable[[str], None]
 """Called with what a person should know, one line at a time."""
 
-_LOGGER: Final = logging.getLogger("shardwriter")
 _OURS: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -66,7 +64,12 @@ class Notices:
 
     def show_info(self, line: str) -> None:
         """Show information."""
-        (self._notify or _LOGGER.info)(line)
+        if self._notify is not None:
+            self._notify(line)
+        else:
+            import logging  # 5 ms, which no command needs
+
+            logging.getLogger("shardwriter").info(line)
 
     def show_note(self, line: str) -> None:
         """Show a hint of a problem."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final
 
 from shardwriter.errors import OptionError
@@ -118,6 +117,8 @@ class TableOptions:
         missing = [name for name in asked if name not in there]
         if missing:
             flag = "--columns" if self.columns else "--drop-columns"
+            from difflib import get_close_matches
+
             close = get_close_matches(missing[0], names, n=3)
             raise OptionError(
                 f"{flag} names {missing[0]!r}, and there is no such column",

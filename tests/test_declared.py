@@ -104,7 +104,7 @@ def test_forms_of_one_schema(tmp_path):
         ({"x": "uint8[null,null]", "x/shape": "float[2]"}, "x/shape"),
         ({"format": "shardwriter.manifest/1", "schema": []}, "no JSON object"),
         ({"features": {}, "feature_lists": {"x": {}}}, "SequenceExamples"),
-        (3, "a int"),
+        (3, "of type int"),
         ("no/such.json", "can not be read"),
     ],
 )

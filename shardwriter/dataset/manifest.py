@@ -8,7 +8,6 @@ known here are kept as they are and written back.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -151,8 +150,10 @@ class Manifest:
             *self._facts().items(),
             *((f"feature {name}", text) for name, text in self._feature_texts()),
         ]
+        from html import escape
+
         cells = (
-            f"<tr><th>{html.escape(clean(what))}</th><td>{html.escape(clean(value))}</td></tr>"
+            f"<tr><th>{escape(clean(what))}</th><td>{escape(clean(value))}</td></tr>"
             for what, value in rows
         )
         return f"<table>{''.join(cells)}</table>"
