@@ -180,7 +180,7 @@ def test_items_in_which_no_image_can_be_found_are_refused(tmp_path):
     items = {
         "a SequenceExample": sw.SequenceExample({"image": image}, {"frames": [image]}),
         "a finished record": sw.encode_example({"image": image}),
-        "a tuple": (image, 1),
+        "of type tuple": (image, 1),
     }
     for what, item in items.items():
         for function in (None, _same):
