@@ -182,7 +182,7 @@ def test_the_key_of_an_item():
         with pytest.raises(FeatureError, match="no key") as caught:
             key_of(item, "id")
         assert caught.value.feature == "id"
-    with pytest.raises(FeatureError, match="a tuple, not a mapping"):
+    with pytest.raises(FeatureError, match="of type tuple, not a mapping"):
         key_of((1, 2), "id")
     with pytest.raises((SourceError, WireError)):
         key_of(b"no record", "id")
