@@ -514,7 +514,7 @@ def test_hashes_that_collide_change_nothing_but_the_order(tmp_path, monkeypatch,
         ({"id": None}, FeatureError, "no key"),
         ({"id": sw.UNSET}, FeatureError, "no key"),
         ({"id": 0.5}, FeatureError, "a float can not be a key"),
-        ((1, 2), FeatureError, "a tuple, not a mapping"),
+        ((1, 2), FeatureError, "of type tuple, not a mapping"),
         (b"no record", (SourceError, WireError), "."),
     ],
 )
