@@ -233,6 +233,7 @@ def nasty(folder: Path) -> Made:
         {NASTY: np.int64(i), 'x"] = 1\nprint("injected")\n#': NASTY} for i in range(5)
     ]
     name = "t-{x}{0}'\""
+    place.mkdir(parents=True)  # a folder that is there may be called anything
     sw.write(rows, place / f"{name}@2", run=sw.RunOptions(dali_index=True))
     return Made(folder, f"{place.name}/{name}@2", rows)
 
