@@ -148,6 +148,7 @@ def wide(folder: Path, name: str, out: str, **options: Any) -> Made:
     run = sw.RunOptions(dali_index=not options)
     manifest = sw.write(rows, folder / out, run=run, **options)
     assert manifest.num_records == 37
+    rows = [{**row, "weight": np.float32(row["weight"])} for row in rows]  # as it is stored
     return Made(folder, f"{name}", rows, WIDE_FILLS, WIDE_NOT_DALI)
 
 
