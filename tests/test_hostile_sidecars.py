@@ -101,6 +101,12 @@ LEDGERS = {
 }
 
 
+def test_a_table_that_is_a_fifo_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "in" / "t.tfrecord-00000-of-00003.idx")
+    code, stderr = attempt(["shard-stats", str(folder / "in" / "t")])
+    assert code in (0, 1), stderr
+
+
 @pytest.mark.parametrize("case", LEDGERS)
 def test_a_hostile_list_of_errors_is_refused(folder: Path, case: str) -> None:
     (folder / "in" / "t.errors.jsonl").write_text(LEDGERS[case], encoding="utf-8")
