@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 from shardwriter.cli import app
 from shardwriter.dataset.naming import parse_output
+from shardwriter.dataset.shares import auto_num_shards, good_num_shards
 from shardwriter.errors import OptionError
 from shardwriter.items import sampling
 from shardwriter.report.plan_table import plan_table, remedy_lines
 from shardwriter.splitplan.document import even_records, plan_json
-from shardwriter.splitplan.num_shards import auto_num_shards, good_num_shards, trouble
+from shardwriter.splitplan.num_shards import trouble
 from shardwriter.splitplan.options import PlanOptions
 from shardwriter.splitplan.policies import LIKELY, MAX_LISTED, POLICIES
 

@@ -48,9 +48,9 @@ def plan(
     Example: [bold]shardwriter plan --records 50000 --shards 16 --world 8[/bold]
     """
     with reported(verbose=verbose):
+        from shardwriter.dataset.shares import auto_num_shards
         from shardwriter.errors import OptionError
         from shardwriter.splitplan.document import even_records, plan_json
-        from shardwriter.splitplan.num_shards import auto_num_shards
         from shardwriter.splitplan.options import PlanOptions
 
         options = PlanOptions(

@@ -27,6 +27,8 @@ from shardwriter.errors import OptionError, RunChanged, UnequalSteps
 Uneven = Literal["drop", "pad", "wrap", "error"]
 
 _UNEVEN: Final[tuple[str, ...]] = get_args(Uneven)
+_MAX_SHARD_BYTES: Final = 200_000_000  # of @auto
+_MAX_GOOD: Final = 6
 _MAX_WORLD_TRIED: Final = 1 << 16
 
 
@@ -255,6 +257,27 @@ def _check_numbers(num_records: int, rank: int, world: int, consumed: int) -> No
 def _check_batch_size(batch_size: int) -> None:
     if batch_size < 1:
         raise OptionError(f"batch_size is {batch_size}", hint="give a number from 1 on")
+
+
+def auto_num_shards(num_records: int, total_bytes: float, num_readers: int) -> int:
+    """Return what ``@auto`` chooses: shards of at most 200 MB, a multiple of the readers.
+
+    Less than a multiple only where there are fewer records than that.
+    """
+    needed = max(1, -(-int(total_bytes) // _MAX_SHARD_BYTES))
+    return max(1, min(-(-needed // num_readers) * num_readers, max(1, num_records)))
+
+
+def good_num_shards(num_records: int, num_shards: int, num_readers: int) -> list[int]:
+    """Return multiples of the readers that are near ``num_shards``, the nearest first.
+
+    A shard has at least one record, so the list is empty if there are more readers than records.
+    """
+    largest = num_records // num_readers
+    middle = min(num_shards // num_readers, largest)
+    turns = range(max(1, middle - _MAX_GOOD), min(largest, middle + _MAX_GOOD) + 1)
+    found = [turn * num_readers for turn in turns]
+    return sorted(found, key=lambda n: (abs(n - num_shards), n))[:_MAX_GOOD]
 
 
 def _unequal(num_records: int, world: int) -> UnequalSteps:

@@ -10,11 +10,11 @@ import numpy as np
 
 from shardwriter.codec.sequence_names import feature_spelling, list_spelling
 from shardwriter.dataset.naming import Output
+from shardwriter.dataset.shares import auto_num_shards
 from shardwriter.errors import OptionError
 from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.items.encode import ItemEncoder
 from shardwriter.items.selection import Selection
-from shardwriter.splitplan.num_shards import auto_num_shards
 
 _SAMPLE_ITEMS: Final = 64
 

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from shardwriter.dataset.index import Index
 from shardwriter.dataset.layout import num_shard_items
-from shardwriter.dataset.shares import Share
+from shardwriter.dataset.shares import Share, good_num_shards
 from shardwriter.errors import OptionError
 from shardwriter.formats.compression import Compression
 from shardwriter.readers.dataset import Dataset
 from shardwriter.readers.opening import open_dataset
-from shardwriter.splitplan.num_shards import good_num_shards
 from shardwriter.storage.inputs import absolute
 
 

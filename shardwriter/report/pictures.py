@@ -17,7 +17,7 @@ from shardwriter.formats.tfrecord_reader import read_frames
 from shardwriter.images.plain_png import encode_png
 from shardwriter.images.saving import Picture, pictures_of
 from shardwriter.loader_code.facts import MASK_WORDS
-from shardwriter.render import plural
+from shardwriter.quantities import plural
 from shardwriter.shards.locate import find_shard_sets
 from shardwriter.shards.shard_sets import ShardSet
 from shardwriter.storage.inputs import open_stream

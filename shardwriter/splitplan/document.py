@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardwriter.dataset.shares import auto_num_shards, good_num_shards
 from shardwriter.errors import OptionError
-from shardwriter.splitplan.num_shards import advice, auto_num_shards, good_num_shards
+from shardwriter.splitplan.num_shards import advice
 from shardwriter.splitplan.options import PlanOptions
 from shardwriter.splitplan.policies import MAX_LISTED, NAMES, POLICIES, check_names, policy_json
 from shardwriter.splitplan.work import Counts, ceil_div, even

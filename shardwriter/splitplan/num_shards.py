@@ -8,37 +8,12 @@ depends on the number of records alone, and all multiples are as good as each ot
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
 from shardwriter.splitplan.options import PlanOptions
 from shardwriter.splitplan.policies import POLICIES
-from shardwriter.splitplan.work import Counts, ceil_div, even
-
-_MAX_SHARD_BYTES: Final = 200_000_000
-_MAX_GOOD: Final = 6
-
-
-def auto_num_shards(num_records: int, total_bytes: float, num_readers: int) -> int:
-    """Return what ``@auto`` chooses: shards of at most 200 MB, a multiple of the readers.
-
-    Less than a multiple only where there are fewer records than that.
-    """
-    needed = max(1, ceil_div(int(total_bytes), _MAX_SHARD_BYTES))
-    return max(1, min(ceil_div(needed, num_readers) * num_readers, max(1, num_records)))
-
-
-def good_num_shards(num_records: int, num_shards: int, num_readers: int) -> list[int]:
-    """Return multiples of the readers that are near ``num_shards``, the nearest first.
-
-    A shard has at least one record, so there is none where readers are more than records.
-    """
-    largest = num_records // num_readers
-    middle = min(num_shards // num_readers, largest)
-    turns = range(max(1, middle - _MAX_GOOD), min(largest, middle + _MAX_GOOD) + 1)
-    found = [turn * num_readers for turn in turns]
-    return sorted(found, key=lambda n: (abs(n - num_shards), n))[:_MAX_GOOD]
+from shardwriter.splitplan.work import Counts, even
 
 
 def trouble(records: Counts, options: PlanOptions) -> list[str]:
