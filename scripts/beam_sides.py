@@ -45,7 +45,7 @@ def write_beam(
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from shardwriter.beam import WriteShards  # noqa: F401  imported before the clock starts
+    from shardwriter.cluster import WriteShards  # noqa: F401  imported before the clock starts
 
     arguments: list[str] = []
     if address is None:
@@ -61,7 +61,7 @@ def write_beam(
 
 def add_source(work: Work, out: str, strategy: Any, pipeline: Any) -> Any:
     """End a pipeline with our transform, which reads the source itself."""
-    from shardwriter.beam import WriteShards
+    from shardwriter.cluster import WriteShards
 
     source = work.source or os.environ["BENCH_SOURCE"]
     return pipeline | WriteShards(out, source=source, strategy=strategy)
@@ -77,7 +77,7 @@ def items(work: Work, pipeline: Any) -> Any:
 
 def add_keyed(work: Work, out: str, pipeline: Any) -> Any:
     """End a pipeline with our transform, which is given the items."""
-    from shardwriter.beam import WriteShards
+    from shardwriter.cluster import WriteShards
 
     return items(work, pipeline) | WriteShards(out, key=work.key)
 

@@ -25,7 +25,7 @@ def check_bytes(ours: Path, theirs: Path, files: str = "*.tfrecord") -> None:
 
 def check_frames(ours: Path, theirs: Path) -> None:
     """Shards hold the same records, whatever they are compressed with."""
-    from shardwriter.inspection.proving.scan import scan_file
+    from shardwriter.inspect.scan import scan_file
 
     for a, b in _pairs(ours, theirs, "*.tfrecord.gz"):
         mine, other = scan_file(str(a)), scan_file(str(b))

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwriter.codec.example import encode_example
-from shardwriter.codec.example_columns import encode_columns
+from shardwriter.formats.example import encode_example
+from shardwriter.formats.example_columns import encode_columns
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from tensorflow.core.example import example_pb2, feature_pb2

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwriter.codec.example import encode_example
+from shardwriter.formats.example import encode_example
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.inspection.payloads import PayloadStats
+from shardwriter.inspect.payloads import PayloadStats
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf

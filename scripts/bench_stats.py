@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 import shardwriter as sw
-from shardwriter.inspection.proving.scan import ScanOptions, scan_file
+from shardwriter.inspect.scan import ScanOptions, scan_file
 
 IMAGES_BYTES, IMAGE_BYTES = 300_000_000, (90_000, 130_000)
 NUM_SMALL, SMALL_BYTES = 1_000_000, 100

@@ -43,7 +43,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 import shardwriter as sw
-from shardwriter.readers.torch import ShardLoader
+from shardwriter.reading.torch import ShardLoader
 
 Sample = dict[str, Any]
 

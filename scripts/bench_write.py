@@ -191,7 +191,7 @@ def compare(
 
 def time_stats(images: Path, work: Path, repeat: int) -> dict[str, Any]:
     """Time shard-stats on image shards in the page cache."""
-    from shardwriter.stats import stats
+    from shardwriter.inspect.stats import stats
 
     out = work / "stats"
     command = [*COMMAND, "write", str(images), str(out / f"x@{NUM_SHARDS}")]

@@ -98,7 +98,7 @@ def shardwriter_ways(check: bool, name: str, folder: Path) -> dict[str, Pass]:
 
 def shardwriter_torch_ways(name: str, folder: Path) -> dict[str, Pass]:
     """Our loader of torch tensors, which has no worker processes here."""
-    from shardwriter.readers.torch import ShardLoader
+    from shardwriter.reading.torch import ShardLoader
 
     loader = ShardLoader(folder / name, batch_size=BATCH)
     return {"columns": lambda: loader}
@@ -106,7 +106,7 @@ def shardwriter_torch_ways(name: str, folder: Path) -> dict[str, Pass]:
 
 def shardwriter_tensorflow_ways(name: str, folder: Path) -> dict[str, Pass]:
     """Our pipeline of tf.data, which reads in the order of the source."""
-    from shardwriter.readers.tensorflow import tf_dataset
+    from shardwriter.reading.tensorflow import tf_dataset
 
     return {"columns": tf_dataset(folder / name, batch_size=BATCH).as_numpy_iterator}
 

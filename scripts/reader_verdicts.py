@@ -161,7 +161,7 @@ def damaged_shards(python: dict[str, str], readers: list[str]) -> list[list[str]
     import numpy as np
 
     import shardwriter as sw
-    from shardwriter.indexing import make_index
+    from shardwriter.writing.index_files import make_index
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:

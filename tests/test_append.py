@@ -30,8 +30,8 @@ from shardwriter.errors import (
     RunError,
     SchemaConflict,
 )
-from shardwriter.options import RunOptions
-from shardwriter.shards.locate import load_manifest
+from shardwriter.sources.locate import load_manifest
+from shardwriter.writing.options import RunOptions
 
 TOLD = ("job", "source", "order")
 
@@ -296,7 +296,7 @@ def test_killed_at_any_time_it_goes_on(tmp_path, workers):
 
 @pytest.mark.parametrize("folder", [False, True])
 def test_killed_while_it_is_published_it_is_not_appended_again(tmp_path, monkeypatch, folder):
-    from shardwriter.storage import LocalStorage
+    from shardwriter.storage.protocol import LocalStorage
 
     sw.write(rows(10), tmp_path / "a/x@3")
     new = tmp_path / "new.jsonl"

@@ -14,9 +14,9 @@ from inspection_reports import feature, images, numbers, report_json, set_json
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.inspection.gates.baseline import _SCHEMA, compare, load_baseline
-from shardwriter.inspection.gates.differences import Difference, few, share_moved
-from shardwriter.stats import SCHEMA
+from shardwriter.inspect.baseline import _SCHEMA, compare, load_baseline
+from shardwriter.inspect.differences import Difference, few, share_moved
+from shardwriter.inspect.stats import SCHEMA
 
 
 def differ(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:

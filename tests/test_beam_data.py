@@ -10,7 +10,7 @@ import shardwriter as sw
 from shardwriter.errors import ShardwriterError
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
-from shardwriter.beam import WriteShards
+from shardwriter.cluster import WriteShards
 
 TABLES = {
     "csv": "**/*.csv",

@@ -56,7 +56,7 @@ def run(cwd: Path, *commands: str) -> list[Done]:
         if kind == "script":
             words = [str(PIPELINES / JOBS[words[0]]), *words[1:]]
         else:
-            words = ["-m", {"beam": "shardwriter.beam"}.get(kind, kind), *words]
+            words = ["-m", *{"beam": ["shardwriter", "beam"]}.get(kind, [kind]), *words]
         started.append(
             subprocess.Popen(
                 [sys.executable, *words],
@@ -73,7 +73,7 @@ def run_here(capsys: pytest.CaptureFixture[str], *commands: str) -> list[tuple[i
     """Run commands ``beam ...`` that run no job, without a process for each."""
     done = []
     for command in commands:
-        arguments = ["shardwriter.beam", *shlex.split(command)[1:]]
+        arguments = ["shardwriter", *shlex.split(command)]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", arguments)
             patch.setenv("COLUMNS", "80")
@@ -291,7 +291,7 @@ def test_a_job_that_is_interrupted_says_so(tmp_path: Path) -> None:
         "        return {'x': i}\n"
         "items = Items()\n"
     )
-    command = [sys.executable, "-m", "shardwriter.beam", "write", "slow_items:items", "out/t@2"]
+    command = [sys.executable, "-m", "shardwriter", "beam", "write", "slow_items:items", "out/t@2"]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -322,7 +322,7 @@ def test_the_command_for_dataflow(
     assert done[0] == 0, done
     version = shardwriter.__version__
     assert done[1].split(" \\\n  ") == [
-        "python -m shardwriter.beam write gs://in/rows.csv gs://out/t@64",
+        "shardwriter beam write gs://in/rows.csv gs://out/t@64",
         "--label 'a b'",
         "--map of_the_jobs:double",
         "--shuffle",
@@ -335,7 +335,7 @@ def test_the_command_for_dataflow(
     assert "of_the_jobs:double" in done[2]
     assert local[:2] == (2, "")
     assert "rows.csv" in local[2]
-    assert stats[1].startswith("python -m shardwriter.beam stats gs://out/t \\\n")
+    assert stats[1].startswith("shardwriter beam stats gs://out/t \\\n")
     assert "--region=here" in stats[1]
 
 
@@ -374,7 +374,7 @@ def test_jobs_on_a_bucket(
 def test_what_the_user_says_of_the_container_stays() -> None:
     typed = JobArguments([["a"], ["-"]], [["--sdk_container_image=x"], ["--region", "r"]])
     lines = dataflow_command(typed, "write", "w.whl").split(" \\\n  ")
-    assert lines[0] == "python -m shardwriter.beam write a -"
+    assert lines[0] == "shardwriter beam write a -"
     assert lines[2:4] == ["--sdk_container_image=x", "--region r"]
     assert not [line for line in lines if "w.whl" in line]
 
@@ -432,7 +432,7 @@ def test_help_has_examples_and_fits_80_columns(capsys: pytest.CaptureFixture[str
     for job in JOBS:
         ((code, stdout, _),) = run_here(capsys, f"beam {job} --help")
         assert code == 0
-        assert f"Example: python -m shardwriter.beam {job} " in stdout
+        assert f"Example: shardwriter beam {job} " in stdout
         assert max(map(len, stdout.splitlines())) <= 80
 
 
@@ -455,7 +455,7 @@ def test_the_commands_of_one_machine_import_no_beam() -> None:
 def test_without_beam(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "apache_beam.py").write_text("raise ImportError('no Beam here')")
     done = subprocess.run(
-        [sys.executable, "-m", "shardwriter.beam", *words],
+        [sys.executable, "-m", "shardwriter", "beam", *words],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True,

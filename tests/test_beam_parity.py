@@ -15,14 +15,14 @@ import pytest
 from beam_jobs import RUNNERS, Numbers, Stream, assert_same, drop_some, run, runner_of
 
 import shardwriter as sw
-from shardwriter.options import DatasetOptions, RunOptions
+from shardwriter.writing.options import DatasetOptions, RunOptions
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 import apache_beam as beam
 
-from shardwriter.beam import WriteShards
+from shardwriter.cluster import WriteShards
+from shardwriter.dataset.indices import item_indices
 from shardwriter.errors import OptionError
-from shardwriter.items.indices import item_indices
 
 N = 7
 
@@ -325,7 +325,7 @@ def test_what_a_collection_can_not_have(tmp_path, more, message):
 def test_no_tensorflow_is_imported(tmp_path):
     code = (
         "import sys, beam_jobs, apache_beam\n"
-        "from shardwriter.beam import ReadShards, ShardStats, WriteShards\n"
+        "from shardwriter.cluster import ReadShards, ShardStats, WriteShards\n"
         "out = sys.argv[1]\n"
         "beam_jobs.run(WriteShards(out + '@3', source=beam_jobs.Numbers(100)))\n"
         "beam_jobs.run(ReadShards(out, decode=True))\n"

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter.features.declared import declare
-from shardwriter.options import DatasetOptions
+from shardwriter.schema.declared import declare
+from shardwriter.writing.options import DatasetOptions
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 import apache_beam as beam
 from beam_jobs import assert_same, run
 
-from shardwriter.beam import WriteShards
+from shardwriter.cluster import WriteShards
 
 N = 3
 SCHEMA = {

@@ -10,13 +10,13 @@ from beam_jobs import Numbers, Stream, assert_same, drop_some, run
 
 import shardwriter as sw
 from shardwriter.dataset.splits import parse_split_option
-from shardwriter.options import DatasetOptions, RunOptions
+from shardwriter.writing.options import DatasetOptions, RunOptions
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 import apache_beam as beam
 
-from shardwriter.beam import WriteShards
 from shardwriter.cli.beam import main
+from shardwriter.cluster import WriteShards
 from shardwriter.errors import OptionError
 
 SPLIT = "train=0.8,val=0.2"

@@ -12,13 +12,13 @@ import pytest
 from beam_jobs import Blobs, Broken, Numbers, assert_same, contents, drop_some
 
 import shardwriter as sw
-from shardwriter.beam.chunks import Chunk
-from shardwriter.beam.cut import MAX_BLOCK_RUNS, MAX_GROUP_BYTES, Cut
-from shardwriter.beam.parts import Block, join_blocks, write_block
-from shardwriter.beam.publishing import publish_shards
-from shardwriter.beam.results import Facts, MadeShard, pack_json, unpack_json
-from shardwriter.beam.strided import write_shard
-from shardwriter.beam.task import read_plan, task_of
+from shardwriter.cluster.chunks import Chunk
+from shardwriter.cluster.cut import MAX_BLOCK_RUNS, MAX_GROUP_BYTES, Cut
+from shardwriter.cluster.parts import Block, join_blocks, write_block
+from shardwriter.cluster.publishing import publish_shards
+from shardwriter.cluster.results import Facts, MadeShard, pack_json, unpack_json
+from shardwriter.cluster.strided import write_shard
+from shardwriter.cluster.task import read_plan, task_of
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
     LawViolation,
@@ -29,11 +29,11 @@ from shardwriter.errors import (
     StorageError,
     TooManyErrors,
 )
-from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
+from shardwriter.writing.options import DatasetOptions, RunOptions
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
-from shardwriter.beam.steps import MakeChunks, chunk_maker
+from shardwriter.cluster.steps import MakeChunks, chunk_maker
 
 N = 5
 OPTIONS = DatasetOptions(map=drop_some, label="label")
@@ -302,7 +302,7 @@ def test_a_run_of_another_job_is_not_resumed(tmp_path):
 def test_beginning_again_destroys_nothing(tmp_path, monkeypatch):
     task = task_for(tmp_path, strategy="strided")
     made = made_by(task, 2)
-    monkeypatch.setattr("shardwriter.beam.place._entered", set())
+    monkeypatch.setattr("shardwriter.cluster.place._entered", set())
     task.place.enter()
     assert os.path.exists(made.path)
 
@@ -400,7 +400,7 @@ def test_a_new_worker_that_is_late(tmp_path, monkeypatch, overwrite):
     task = task_for(tmp_path, strategy="strided", overwrite=overwrite)
     publish_all(task)
     before = contents(tmp_path)
-    monkeypatch.setattr("shardwriter.beam.place._entered", set())
+    monkeypatch.setattr("shardwriter.cluster.place._entered", set())
     with pytest.raises(RunError, match="another job has taken its place"):
         task.place.enter()
     assert contents(tmp_path) == before
@@ -412,18 +412,18 @@ def publish_all(task):
 
 
 def test_publishing_twice_when_the_job_lies_in_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwriter.beam.cargo._INLINE_BYTES", 0)
+    monkeypatch.setattr("shardwriter.cluster.cargo._INLINE_BYTES", 0)
     task = task_for(tmp_path, strategy="strided")
     assert task.cargo.path is not None
     values = [made_by(task, shard).to_bytes() for shard in range(N)]
     first = publish_shards(task, values)
-    monkeypatch.setattr("shardwriter.beam.cargo._unpacked", {})
+    monkeypatch.setattr("shardwriter.cluster.cargo._unpacked", {})
     assert publish_shards(task, values) == first
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(contents(tmp_path))
 
 
 def test_a_job_that_failed_leaves_nothing_that_another_does_not_delete(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwriter.beam.cargo._INLINE_BYTES", 0)
+    monkeypatch.setattr("shardwriter.cluster.cargo._INLINE_BYTES", 0)
     made_by(task_for(tmp_path, strategy="strided"), 1)
     publish_all(task_for(tmp_path, strategy="strided", overwrite=True))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(contents(tmp_path))
@@ -433,7 +433,7 @@ def test_a_launch_finishes_what_another_has_committed(tmp_path, tmp_path_factory
     task = task_for(tmp_path, strategy="strided")
     values = [made_by(task, shard).to_bytes() for shard in range(N)]
     with monkeypatch.context() as patch:
-        patch.setattr("shardwriter.runs.publication.roll_forward", _stop)
+        patch.setattr("shardwriter.writing.publication.roll_forward", _stop)
         with pytest.raises(KeyboardInterrupt):
             publish_shards(task, values)
     again = task_for(tmp_path, strategy="strided", resume=True, entered=False)
@@ -481,7 +481,7 @@ def test_chunks_are_handed_on_when_they_are_whole(tmp_path):
 
 
 def test_the_largest_chunks_of_a_run_go_to_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwriter.beam.chunks.MAX_RUN_BYTES", 100_000)
+    monkeypatch.setattr("shardwriter.cluster.chunks.MAX_RUN_BYTES", 100_000)
     plan = {"chunk_records": 50, "block_runs": 3}
     task = task_for(tmp_path / "beam", Blobs(500, 10_000), plan=plan, map=None)
     chunks = [chunk for _, chunk in chunk_maker(task, task.cut).make(0, numbered(task, 250))]

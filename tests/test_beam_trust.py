@@ -16,8 +16,8 @@ from shardwriter.formats.tfrecord import TFRecordWriter
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 from test_beam_steps import N, made_by, publish_all, task_for
 
-from shardwriter.beam.keyed import bucket_of, read_bucket, write_bucket
-from shardwriter.beam.results import pack_json, unpack_json
+from shardwriter.cluster.keyed import bucket_of, read_bucket, write_bucket
+from shardwriter.cluster.results import pack_json, unpack_json
 
 
 class Touch:
@@ -33,8 +33,8 @@ class Touch:
 @pytest.fixture
 def in_file(monkeypatch):
     """Have every job lie in a file, and be unpacked in every process."""
-    monkeypatch.setattr("shardwriter.beam.cargo._INLINE_BYTES", 0)
-    monkeypatch.setattr("shardwriter.beam.cargo._unpacked", {})
+    monkeypatch.setattr("shardwriter.cluster.cargo._INLINE_BYTES", 0)
+    monkeypatch.setattr("shardwriter.cluster.cargo._unpacked", {})
 
 
 def forged(folder):

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 import shardwriter as sw
-from shardwriter.dataset import layout
+from shardwriter.dataset import assignment as layout
 from shardwriter.dataset.index import Index
 from shardwriter.errors import CorruptFile, ManifestError, StorageError
 from shardwriter.formats import canonical
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.indexing import open_index
-from shardwriter.options import RunOptions
-from shardwriter.runs import publication
-from shardwriter.runs.journal import signed
-from shardwriter.runs.record_checks import last_record
+from shardwriter.writing import publication
+from shardwriter.writing.index_files import open_index
+from shardwriter.writing.journal import signed
+from shardwriter.writing.options import RunOptions
+from shardwriter.writing.record_checks import last_record
 
 
 class Numbers:

@@ -11,7 +11,7 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import CallableError, OptionError, OutputExists, RunChanged
-from shardwriter.options import RunOptions
+from shardwriter.writing.options import RunOptions
 
 BAD = (3, 17, 30)
 OLD = """

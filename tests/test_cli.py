@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwriter.render import bytes_text
+from shardwriter.report.render import bytes_text
 
 BIN = Path(sys.executable).parent
 

@@ -23,8 +23,8 @@ from detection_sets import (
 )
 
 import shardwriter
-from shardwriter.codec.example import encode_example
 from shardwriter.errors import SourceChanged, SourceError
+from shardwriter.formats.example import encode_example
 from shardwriter.sources.coco import CocoDetection
 from shardwriter.sources.coco_files import looks_like_coco
 from shardwriter.sources.coco_segments import unpacked_runs

@@ -23,13 +23,13 @@ from shardwriter.formats.compression import Compression
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.formats.packing import Deflate
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
-from shardwriter.indexing import make_index
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.runs.snapshot import Snapshot
-from shardwriter.shards import record_at
-from shardwriter.shards.pieces import Piece, inflate_piece
-from shardwriter.show import read_some
+from shardwriter.reading.show import read_some
+from shardwriter.sources import shard_records as record_at
+from shardwriter.sources.pieces import Piece, inflate_piece
 from shardwriter.storage.file_pool import FilePool, FileState
+from shardwriter.writing.index_files import make_index
+from shardwriter.writing.run_directory import RunDirectory
+from shardwriter.writing.snapshot import Snapshot
 
 KINDS: list[Compression] = ["gzip", "zlib"]
 SUFFIX = {"gzip": ".gz", "zlib": ""}

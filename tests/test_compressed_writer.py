@@ -22,8 +22,8 @@ from shardwriter.formats.packing import PLAIN, Packing, check_packing, deflate_m
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written, frame
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.formats.zlib_blocks import zlib_blocks
-from shardwriter.shards.shard import ShardFile
-from shardwriter.storage import LocalStorage
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing.shard import ShardFile
 
 HEAD = bytes.fromhex("1f8b0804 00000000 00ff".replace(" ", ""))
 EMPTY_MEMBER = HEAD + struct.pack("<H2sHQI", 16, b"SW", 12, 38, 0) + b"\x03\x00" + bytes(8)

@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.codec.example import UNSET, encode_example
-from shardwriter.codec.example_columns import encode_columns
 from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats.example_columns import encode_columns
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources import csv as csv_source
 from shardwriter.sources import csv_file
 from shardwriter.sources.csv import CsvTable

@@ -16,8 +16,8 @@ from shardwriter.dataset.index import frame_ends
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.formats.tfrecord import FRAME_BYTES, frame, frame_header
 from shardwriter.formats.tfrecord_reader import Defect
-from shardwriter.inspection.proving.frames import good_records
-from shardwriter.inspection.proving.scan import ScanOptions, scan_file
+from shardwriter.inspect.frames import good_records
+from shardwriter.inspect.scan import ScanOptions, scan_file
 
 COUNT, SIZE = 26, 100
 FRAME = SIZE + FRAME_BYTES

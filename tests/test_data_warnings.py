@@ -9,13 +9,13 @@ import warnings
 import pytest
 
 import shardwriter as sw
-from shardwriter.data_warnings import DataWarnings, from_manifest, to_manifest
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import DataWarning, ShardwriterWarning, SourceError
-from shardwriter.features.learnt import Learnt
-from shardwriter.options import DatasetOptions, RunOptions
+from shardwriter.schema.data_warnings import DataWarnings, from_manifest, to_manifest
+from shardwriter.schema.record_stats import Learnt
 from shardwriter.sources.find import open_source
-from shardwriter.writing import write_dataset
+from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.writing import write_dataset
 
 
 def warning(index=None, feature="x", code="float-precision", **more):
@@ -106,7 +106,7 @@ def test_a_warning_is_of_the_line_that_called(tmp_path):
 
 
 def test_notify_gets_lines_in_place_of_warnings(source, tmp_path):
-    from shardwriter.notices import Notices
+    from shardwriter.writing.notices import Notices
 
     lines = []
     with warnings.catch_warnings():

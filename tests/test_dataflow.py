@@ -17,8 +17,8 @@ from apache_beam.portability import common_urns  # noqa: E402
 from apache_beam.portability.api import beam_runner_api_pb2 as api  # noqa: E402
 from apache_beam.runners.dataflow import dataflow_runner  # noqa: E402
 
-from shardwriter.beam import ShardStats, WriteShards  # noqa: E402
 from shardwriter.cli.beam import write_shards  # noqa: E402
+from shardwriter.cluster import ShardStats, WriteShards  # noqa: E402
 
 OUT = "gs://training-data-bucket/out/train@16"
 WHEEL = "shardwriter-0.1.0-py3-none-any.whl"

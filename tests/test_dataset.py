@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import shardwriter as sw
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.errors import OptionError, SourceChanged, UnequalSteps, WireError
-from shardwriter.readers import core
-from shardwriter.readers import dataset as dataset_module
-from shardwriter.shards import pieces
+from shardwriter.reading import core
+from shardwriter.reading import dataset as dataset_module
+from shardwriter.sources import pieces
 from shardwriter.storage import file_pool
 
 N = 103
@@ -243,7 +243,7 @@ def test_what_is_closed_is_not_read(folder):
 @pytest.mark.parametrize("most_bytes", [1, 300, 5000])
 @pytest.mark.parametrize("large", [16, 60, 1 << 15])
 def test_blocks_of_any_size_hold_the_same(folder, monkeypatch, most_bytes, large):
-    from shardwriter.shards import record_at
+    from shardwriter.sources import shard_records as record_at
 
     expected = sw.open(folder / "t", decode=False).payloads(range(100))
     monkeypatch.setattr(core, "_BLOCK_BYTES", most_bytes)
@@ -280,7 +280,7 @@ def test_a_block_of_records_that_are_larger_than_most_is_cut(tmp_path, monkeypat
 
 
 def test_members_are_inflated_once_in_source_order(tmp_path, monkeypatch):
-    from shardwriter.shards import record_at
+    from shardwriter.sources import shard_records as record_at
 
     blob = np.random.default_rng(0).integers(0, 99, 5000).astype(np.uint8).tobytes()
     rows = [blob[i:] + blob[:i] for i in range(1500)]

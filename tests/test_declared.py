@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import FeatureError, OptionError, SourceError
-from shardwriter.features.declared import declare
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.schema_text import LIST_DTYPES, parse_schema_option, parse_type, type_text
-from shardwriter.images.headers import image_format
-from shardwriter.images.plain_png import encode_png
+from shardwriter.formats.images import image_format
+from shardwriter.formats.plain_png import encode_png
+from shardwriter.schema.declared import declare
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema.schema_text import LIST_DTYPES, parse_schema_option, parse_type, type_text
 
 # -- the short form --------------------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ def test_a_table_of_the_declared_types_is_still_encoded_in_blocks(tmp_path, monk
     def refuse(*_):
         raise AssertionError("row by row")
 
-    monkeypatch.setattr("shardwriter.items.record_encoder.RecordEncoder.encode", refuse)
+    monkeypatch.setattr("shardwriter.writing.record_encoder.RecordEncoder.encode", refuse)
     again = sw.write(path, tmp_path / "u@2", schema=tmp_path / "t.manifest.json")
     assert again.schema == first.schema
 
@@ -433,9 +433,9 @@ def test_pictures_of_their_own_sizes_are_saved(tmp_path):
 
 def test_a_dry_run_tells_types_of_features_and_of_lists(tmp_path):
     from shardwriter.dataset.naming import parse_output
-    from shardwriter.options import DatasetOptions
-    from shardwriter.plan import plan
     from shardwriter.sources.find import open_source
+    from shardwriter.writing.options import DatasetOptions
+    from shardwriter.writing.plan import plan
 
     declared = declare("x=raw:uint8[null,null]")
     options = DatasetOptions(schema=declared.types)

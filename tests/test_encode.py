@@ -9,14 +9,14 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from shardwriter.codec.example import UNSET, decode_example, encode_example
-from shardwriter.codec.example_columns import Column
 from shardwriter.errors import CallableError, FeatureError, SchemaConflict, SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.items.encode import ItemEncoder
-from shardwriter.items.record_encoder import RecordEncoder
-from shardwriter.options import SKIP, DatasetOptions
+from shardwriter.formats.example import UNSET, decode_example, encode_example
+from shardwriter.formats.example_columns import Column
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.python import PythonSource
+from shardwriter.writing.encode import ItemEncoder
+from shardwriter.writing.options import SKIP, DatasetOptions
+from shardwriter.writing.record_encoder import RecordEncoder
 
 INT = FeatureType("int64", "int64", ())
 FLOAT = FeatureType("float", "float32", ())

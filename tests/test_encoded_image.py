@@ -11,9 +11,9 @@ from image_files import file_of, opened, photo, picture, pil, pixels
 
 import shardwriter as sw
 from shardwriter.errors import FeatureError, MissingExtra, SchemaConflict
-from shardwriter.images.encoded import EncodedImage
-from shardwriter.images.saving import save_pictures
-from shardwriter.shards.locate import load_manifest
+from shardwriter.formats.encoded import EncodedImage
+from shardwriter.reading.saving import save_pictures
+from shardwriter.sources.locate import load_manifest
 
 
 @pytest.mark.parametrize(

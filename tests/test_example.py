@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shardwriter.codec.example import UNSET, decode_example, encode_example, payload_kind
 from shardwriter.errors import FeatureError, WireError
+from shardwriter.formats.example import UNSET, decode_example, encode_example, payload_kind
 from shardwriter.formats.varint import decode_varints, encode_varint, encode_varints, varint_sizes
 
 QUICK = settings(deadline=None, max_examples=200)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwriter.codec.example import UNSET, decode_example, encode_example
-from shardwriter.codec.example_columns import Column, decode_columns, encode_columns
 from shardwriter.errors import FeatureError, WireError
+from shardwriter.formats.example import UNSET, decode_example, encode_example
+from shardwriter.formats.example_columns import Column, decode_columns, encode_columns
 
 QUICK = settings(deadline=None, max_examples=150)
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 20000)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwriter.codec.example import UNSET, decode_example, encode_example, payload_kind
-from shardwriter.codec.example_bodies import in_rows
-from shardwriter.codec.example_columns import decode_columns
-from shardwriter.codec.example_columns_wire import decode_plain_columns, decode_plain_parts
-from shardwriter.codec.example_lockstep import read_in_lockstep
-from shardwriter.codec.example_plain import decode_plain_example
 from shardwriter.errors import WireError
-from shardwriter.features.restored_values import Restorer
+from shardwriter.formats.example import UNSET, decode_example, encode_example, payload_kind
+from shardwriter.formats.example_bodies import in_rows
+from shardwriter.formats.example_columns import decode_columns
+from shardwriter.formats.example_columns_wire import decode_plain_columns, decode_plain_parts
+from shardwriter.formats.example_lockstep import read_in_lockstep
+from shardwriter.formats.example_plain import decode_plain_example
+from shardwriter.schema.decode import Restorer
 
 VALUES = st.one_of(
     st.integers(-(2**63), 2**63 - 1),

@@ -41,10 +41,10 @@ from shardwriter.errors import (
     TooManyErrors,
     WorkerDied,
 )
-from shardwriter.notices import Notices
-from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
-from shardwriter.writing import write_dataset
+from shardwriter.writing.notices import Notices
+from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.writing import write_dataset
 
 TESTS = Path(__file__).parent
 NUM_SHARDS = 4

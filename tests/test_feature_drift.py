@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwriter.codec.example import UNSET, encode_example
-from shardwriter.inspection.features.drift import find_drift
-from shardwriter.inspection.payloads import PayloadStats
+from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.inspect.drift import find_drift
+from shardwriter.inspect.payloads import PayloadStats
 
 
 def shard(rows):

@@ -15,15 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from shardwriter.codec.example import UNSET, encode_example
+from shardwriter.formats.example import UNSET, encode_example
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.inspection.features import distinct, value_histogram
-from shardwriter.inspection.features import feature_stats as features
-from shardwriter.inspection.features.blobs import BlobStats
-from shardwriter.inspection.features.distinct import DistinctValues, TopValues, hash_blobs
-from shardwriter.inspection.features.feature_stats import FeatureStats
-from shardwriter.inspection.features.numbers import QUANTILES, NumberStats
-from shardwriter.inspection.payloads import PayloadStats
+from shardwriter.inspect import feature_stats as features
+from shardwriter.inspect import sketches as distinct
+from shardwriter.inspect import value_histogram
+from shardwriter.inspect.blobs import BlobStats
+from shardwriter.inspect.feature_stats import FeatureStats
+from shardwriter.inspect.numbers import QUANTILES, NumberStats
+from shardwriter.inspect.payloads import PayloadStats
+from shardwriter.inspect.sketches import DistinctValues, TopValues, hash_blobs
 
 
 def stats_of(payloads, batch_rows=1000, **options):

@@ -15,7 +15,7 @@ import pytest
 from shardwriter.errors import OptionError, SourceError
 from shardwriter.formats.tfrecord import frame
 from shardwriter.sources.find import FORMATS, open_source
-from shardwriter.sources.named_files import expand_braces
+from shardwriter.sources.input_files import expand_braces
 
 GIF = b"GIF89a\x07\0\x05\0\0\0\0;"
 TABLE = b"a,b\n1,x\n2,y\n"

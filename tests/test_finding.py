@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.finding import WantedValue, find_records
+from shardwriter.reading.find import WantedValue, find_records
 
 NUM_ITEMS = 60
 

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwriter as sw
-from shardwriter.codec.example import encode_example
-from shardwriter.codec.float32 import EXACT, NOTED, SMALLEST, lost_place
 from shardwriter.errors import DataWarning, FeatureError, SourceError
-from shardwriter.features.declared import declare
-from shardwriter.features.learnt import Learnt
-from shardwriter.finding import WantedValue, find_records
-from shardwriter.items.record_encoder import RecordEncoder
+from shardwriter.formats.example import encode_example
+from shardwriter.formats.float32 import EXACT, NOTED, SMALLEST, lost_place
+from shardwriter.reading.find import WantedValue, find_records
+from shardwriter.schema.declared import declare
+from shardwriter.schema.record_stats import Learnt
+from shardwriter.writing.record_encoder import RecordEncoder
 
 STAMP = 1700000001.25
 MESSAGE = f"feature 'ts': {STAMP} (item 1) is stored as 1700000000.0: float32 holds about 7 digits"
@@ -445,7 +445,7 @@ def test_other_readers_give_float64(tmp_path):
     sw.write([{"ts": v} for v in VALUES], tmp_path / "a@1", schema="ts=float64")
     program = sw.loader_code(tmp_path / "a", "tensorflow")
     assert "tf.float64" in program
-    from shardwriter.readers.tensorflow import tf_dataset
+    from shardwriter.reading.tensorflow import tf_dataset
 
     found = [record["ts"] for record in tf_dataset(str(tmp_path / "a"))]
     assert {value.dtype for value in found} == {tf.float64}
@@ -492,7 +492,7 @@ def test_old_manifests_go_on_working(old, tmp_path):
 
 def test_beam_warns_as_one_process_does(tmp_path):
     beam = pytest.importorskip("apache_beam")
-    from shardwriter.beam import WriteShards
+    from shardwriter.cluster import WriteShards
 
     path = tmp_path / "ev.csv"
     path.write_text("ts\n" + "0.5\n" * 30 + f"{STAMP}\n" * 5)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import shardwriter as sw
 from shardwriter.errors import ManifestError
 from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.indexing import open_index
+from shardwriter.writing.index_files import open_index
 
 _HEAD = 4  # magic, N, kind, gaps
 BIG = 2**63

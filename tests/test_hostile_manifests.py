@@ -237,7 +237,7 @@ GAPS = {
 
 def with_gaps(folder: Path, num_items: int, runs: list[list[int]]) -> None:
     """Make a manifest with its own gaps and more, with the records that the law then gives."""
-    from shardwriter.dataset.layout import GapRuns, num_shard_items
+    from shardwriter.dataset.assignment import GapRuns, num_shard_items
 
     gaps = GapRuns([[4, 3], [13, 1], *runs])
     missing = gaps.per_shard(3)
@@ -278,7 +278,7 @@ def test_a_good_dataset_passes_every_command(folder: Path) -> None:
 
 
 def test_a_lost_index_of_many_gaps_is_made_again(tmp_path: Path) -> None:
-    from shardwriter.dataset import layout
+    from shardwriter.dataset import assignment as layout
 
     num_items = layout.MOST_GAPS + 1000
     sw.write(

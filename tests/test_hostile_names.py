@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardwriter.cli import app
-from shardwriter.write import write
+from shardwriter.writing.write import write
 
 # A colour, a title, a forged line, a carriage return, a text that runs backwards, no UTF-8, DEL,
 # the C1 form of CSI, a line separator.

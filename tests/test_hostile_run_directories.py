@@ -18,12 +18,12 @@ import pytest
 import shardwriter as sw
 from shardwriter.errors import CallableError, RunError, SchemaConflict, ShardwriterError
 from shardwriter.formats import canonical
-from shardwriter.indexing import make_index
-from shardwriter.options import SKIP, RunOptions
-from shardwriter.runs import publication
-from shardwriter.runs.journal import signed
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.storage import LocalStorage
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing import publication
+from shardwriter.writing.index_files import make_index
+from shardwriter.writing.journal import signed
+from shardwriter.writing.options import SKIP, RunOptions
+from shardwriter.writing.run_directory import RunDirectory
 
 ALWAYS = RunOptions(mark_s=0)  # a mark after every item
 DEEP = b"[" * 100_000 + b"]" * 100_000

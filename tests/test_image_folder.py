@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from shardwriter.codec.example import encode_example
 from shardwriter.errors import SourceError
+from shardwriter.formats.example import encode_example
 from shardwriter.sources.class_folders import FileItem
 from shardwriter.sources.find import open_source
 from shardwriter.sources.image_folder import ImageFolder, has_images

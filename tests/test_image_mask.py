@@ -382,7 +382,7 @@ def test_beam_writes_the_same(root, tmp_path):
     pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
     from beam_jobs import assert_same, run
 
-    from shardwriter.beam import WriteShards
+    from shardwriter.cluster import WriteShards
 
     path = root(*(f"images/{n}.gif" for n in range(7)), *(f"masks/{n}.gif" for n in range(6)))
     options = sw.RunOptions(on_error="skip")

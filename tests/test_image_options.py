@@ -6,8 +6,8 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.images.options import image_options
-from shardwriter.options import DatasetOptions
+from shardwriter.writing.images_options import image_options
+from shardwriter.writing.options import DatasetOptions
 
 
 @pytest.mark.parametrize(

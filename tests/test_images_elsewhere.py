@@ -11,7 +11,7 @@ from image_files import file_of, opened, photo, picture, pixels
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.options import DatasetOptions
+from shardwriter.writing.options import DatasetOptions
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_beam_writes_the_same_bytes(folder, tmp_path):
     pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
     from beam_jobs import assert_same, run
 
-    from shardwriter.beam import WriteShards
+    from shardwriter.cluster import WriteShards
 
     images = sw.ImageOptions(max_side=50, quality=70)
     sw.write(str(folder), tmp_path / "serial" / "t@3", images=images)
@@ -45,8 +45,8 @@ def test_items_of_a_pipeline_by_their_keys(tmp_path):
     beam = pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
     from beam_jobs import run
 
-    from shardwriter.beam import WriteShards
-    from shardwriter.features.schema_text import parse_schema_option
+    from shardwriter.cluster import WriteShards
+    from shardwriter.schema.schema_text import parse_schema_option
 
     items = [{"id": str(n), "image": photo(30 + n, 40)} for n in range(7)]
     schema = parse_schema_option("image=image")
@@ -91,7 +91,7 @@ def test_tensorflow_decodes_what_was_made(tf, tmp_path):
 
 
 def test_a_tf_dataset_decodes_them(tf, tmp_path):
-    from shardwriter.readers.tensorflow import tf_dataset
+    from shardwriter.reading.tensorflow import tf_dataset
 
     sw.write([{"x": sw.png(pixels())}, {"x": sw.jpeg(pixels())}], tmp_path / "t@1")
     first, second = tf_dataset(str(tmp_path / "t"))

@@ -13,11 +13,11 @@ from shardwriter.dataset.index import Index
 from shardwriter.errors import ManifestError, OptionError, OutputBusy, StorageError
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.tfrecord import frame
-from shardwriter.indexing import make_index, open_index
-from shardwriter.runs import publication
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.runs.snapshot import Base
-from shardwriter.storage import LocalStorage
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing import publication
+from shardwriter.writing.index_files import make_index, open_index
+from shardwriter.writing.run_directory import RunDirectory
+from shardwriter.writing.snapshot import Base
 
 COUNT, N = 26, 4
 
@@ -207,6 +207,6 @@ def test_a_shard_that_can_not_be_read(dataset: Path, monkeypatch: pytest.MonkeyP
     def refuse(path: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("shardwriter.indexing.open_stream", refuse)
+    monkeypatch.setattr("shardwriter.writing.index_files.open_stream", refuse)
     with pytest.raises(StorageError, match="permission denied"):
         make_index(str(dataset / "t"))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import FeatureError, OptionError
-from shardwriter.options import DatasetOptions, RunOptions
+from shardwriter.writing.options import DatasetOptions, RunOptions
 
 Point = collections.namedtuple("Point", ["x", "y"])
 PAIRS = [(i, f"item {i}") for i in range(20)]

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 import shardwriter as sw
 from shardwriter.cli import app
+from shardwriter.dataset.indices import ItemIndices, item_indices
 from shardwriter.errors import CallableError, OptionError, RunChanged
-from shardwriter.items.indices import ItemIndices, item_indices
-from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.indices_file import read_indices
+from shardwriter.writing.options import DatasetOptions, RunOptions
 
 ITEMS = [{"x": i} for i in range(100)]
 

@@ -9,19 +9,19 @@ import operator
 import numpy as np
 import pytest
 
-from shardwriter import job as job_module
-from shardwriter.callables import describe_callable
 from shardwriter.dataset.naming import parse_output
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.dataset.splits import Split
 from shardwriter.errors import OptionError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.items.sampling import choose_num_shards, sample
-from shardwriter.items.selection import Selection
-from shardwriter.job import Job, Listing, check_compression
-from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.runs.kept import Kept
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.sources.callables import describe_callable
 from shardwriter.sources.python import PythonSource
+from shardwriter.writing import job as job_module
+from shardwriter.writing.job import Job, Listing, check_compression
+from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.sampling import choose_num_shards, sample
+from shardwriter.writing.selection import Selection
 
 INT = FeatureType("int64", "int64", ())
 

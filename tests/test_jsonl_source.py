@@ -19,14 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwriter as sw
-from shardwriter.codec.example import UNSET, decode_example
 from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.items.encode import ItemEncoder
-from shardwriter.options import DatasetOptions
+from shardwriter.formats.example import UNSET, decode_example
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources import jsonl_file
 from shardwriter.sources.find import open_source
 from shardwriter.sources.jsonl import JsonLines
+from shardwriter.writing.encode import ItemEncoder
+from shardwriter.writing.options import DatasetOptions
 
 STRING = FeatureType("bytes", "string")
 FLOAT = FeatureType("float", "float32")

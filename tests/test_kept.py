@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter import job as job_module
 from shardwriter.dataset.manifest import SealedShard
 from shardwriter.dataset.naming import parse_output
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
-from shardwriter.items.selection import Selection
-from shardwriter.job import Job, Listing
-from shardwriter.options import DatasetOptions
-from shardwriter.runs.kept import Counted, Kept
 from shardwriter.sources.python import PythonSource
+from shardwriter.writing import job as job_module
+from shardwriter.writing.job import Job, Listing
+from shardwriter.writing.options import DatasetOptions
+from shardwriter.writing.resume_state import Counted, Kept
+from shardwriter.writing.selection import Selection
 
 
 class Case(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter.readers.opening import open_dataset
+from shardwriter.reading.opening import open_dataset
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_model_trains_from_it(tf, batches, kwargs):
 
 
 def test_a_model_trains_from_tf_data(tf, batches):
-    from shardwriter.readers.tensorflow import tf_dataset
+    from shardwriter.reading.tensorflow import tf_dataset
 
     tf.keras.utils.set_random_seed(1)
     model = tf.keras.Sequential([tf.keras.layers.Dense(2, activation="softmax")])

@@ -25,11 +25,11 @@ from shardwriter.errors import (
     SourceError,
     WireError,
 )
-from shardwriter.items import keys as item_keys
-from shardwriter.items.selection import Selection
-from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
 from shardwriter.sources.python import PythonSource
+from shardwriter.writing import keys as item_keys
+from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.selection import Selection
 
 # -- what it is ------------------------------------------------------------------------------------
 

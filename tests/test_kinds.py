@@ -14,13 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.codec.example import UNSET, encode_example
+from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats.record_kinds import KINDS, describe_kinds, payload_kind
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.inspection.kinds import (
-    KINDS,
-    describe_kinds,
-    payload_kind,
-)
 
 EXAMPLE = encode_example({"label": 1, "name": b"x", "values": [0.5, 1.5]})
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)

@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from label_sets import dealt, paths_of, scan_of, scanned, shards
 
 import shardwriter as sw
-from shardwriter.inspection.labels import label_mix as label_mix_module
-from shardwriter.inspection.labels.label_mix import (
+from shardwriter.inspect import label_mix as label_mix_module
+from shardwriter.inspect.label_mix import (
     initial_dist_text,
     label_mix,
     label_note,
     table_of_manifest,
     table_of_scans,
 )
-from shardwriter.inspection.labels.label_scan import LabelScan
-from shardwriter.inspection.labels.label_tests import (
+from shardwriter.inspect.label_scan import LabelScan
+from shardwriter.inspect.label_tests import (
     chi_square_moments,
     deviating_cells,
     gamma_tail,
     hypergeometric_p_value,
 )
-from shardwriter.inspection.labels.shuffle import shards_differ
+from shardwriter.inspect.shuffle import shards_differ
 
 
 def mix_of(labels, num_shards):
@@ -247,7 +247,7 @@ def test_a_manifest_with_shards_that_are_not_there(tmp_path):
 
 def test_a_manifest_without_labels_or_without_shards_of_them(tmp_path, monkeypatch):
     assert table_of_manifest(sw.write([{"x": 1}], tmp_path / "a@1")) is None
-    monkeypatch.setattr("shardwriter.features.labels.MAX_CELLS", 3)
+    monkeypatch.setattr("shardwriter.schema.labels.MAX_CELLS", 3)
     manifest = sw.write([{"y": i % 2} for i in range(8)], tmp_path / "b@2", label="y")
     mix = label_mix(table_of_manifest(manifest), paths_of(tmp_path, manifest))
     assert mix["initial_dist"] == {"0": 0.5, "1": 0.5}

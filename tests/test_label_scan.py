@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from label_sets import scan_of
 
-from shardwriter.codec.example import UNSET, encode_example
-from shardwriter.codec.example_columns import decode_columns
-from shardwriter.features.labels import LabelCounts
-from shardwriter.inspection.labels import label_scan
-from shardwriter.inspection.labels.label_scan import LabelScan, sequence_limit
+from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats.example_columns import decode_columns
+from shardwriter.inspect import label_scan
+from shardwriter.inspect.label_scan import LabelScan, sequence_limit
+from shardwriter.schema.labels import LabelCounts
 
 
 def told(scan):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.features import labels as labels_module
-from shardwriter.features.labels import LabelCounts
+from shardwriter.schema import labels as labels_module
+from shardwriter.schema.labels import LabelCounts
 
 
 def counted(values, num_shards=2):

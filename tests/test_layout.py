@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.dataset import layout
+from shardwriter.dataset import assignment as layout
 
 CASES = st.integers(0, 60).flatmap(
     lambda t: st.tuples(

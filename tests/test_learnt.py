@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.errors import SchemaConflict
-from shardwriter.features.learnt import Learnt, types_of
-from shardwriter.items.record_encoder import RecordEncoder
-from shardwriter.runs.kept import Counted
+from shardwriter.schema.record_stats import Learnt, types_of
+from shardwriter.writing.record_encoder import RecordEncoder
+from shardwriter.writing.resume_state import Counted
 
 features = st.fixed_dictionaries(
     {},

@@ -9,11 +9,11 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import ManifestError, OptionError, SourceError, StorageError
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.shards.locate import find_one, find_shard_sets
-from shardwriter.shards.shard_sets import ShardSet
-from shardwriter.stats import Report
-from shardwriter.storage import LocalStorage
+from shardwriter.inspect.stats import Report
+from shardwriter.sources.locate import find_one, find_shard_sets
+from shardwriter.sources.shard_sets import ShardSet
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing.run_directory import RunDirectory
 
 COUNT, N = 10, 2
 

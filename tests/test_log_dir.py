@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 
 import shardwriter as sw
 from shardwriter.cli import app
-from shardwriter.engines import Work, event_log
-from shardwriter.engines.event_log import EventLog
 from shardwriter.errors import OptionError, StorageError
 from shardwriter.formats.events import scalars_event, version_event
-from shardwriter.stages import STAGES
+from shardwriter.writing import event_log
+from shardwriter.writing.engine import Work
+from shardwriter.writing.event_log import EventLog
+from shardwriter.writing.stages import STAGES
 
 event_pb2 = pytest.importorskip(
     "tensorboard.compat.proto.event_pb2", reason="TensorBoard is not installed"
@@ -287,7 +288,7 @@ def test_the_command_has_it_and_a_dry_run_writes_nothing(tmp_path: Path) -> None
 
 def test_beam_writes_no_log_and_says_so(tmp_path: Path) -> None:
     beam = pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
-    from shardwriter.beam import WriteShards
+    from shardwriter.cluster import WriteShards
 
     run = sw.RunOptions(log_dir=tmp_path / "log")
     pipeline = beam.Pipeline()

@@ -14,10 +14,10 @@ from shardwriter.cli import app
 from shardwriter.errors import OutOfMemory
 from shardwriter.formats.compression import InflateStream
 from shardwriter.formats.tfrecord import frame
-from shardwriter.inspection.proving import scan
-from shardwriter.inspection.proving.frames import good_records
-from shardwriter.inspection.proving.scan import ScanOptions, scan_file
-from shardwriter.show import read_some
+from shardwriter.inspect import scan
+from shardwriter.inspect.frames import good_records
+from shardwriter.inspect.scan import ScanOptions, scan_file
+from shardwriter.reading.show import read_some
 
 _LONG = 3 << 20
 _PACK = {"none": bytes, "gzip": gzip.compress, "zlib": zlib.compress}

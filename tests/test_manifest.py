@@ -10,19 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.dataset.layout import GapRuns, gaps_per_shard, num_shard_items, to_runs
-from shardwriter.dataset.manifest import (
-    IndexEntry,
-    Manifest,
-    SealedShard,
-    parse_manifest,
-)
+from shardwriter.dataset.assignment import GapRuns, gaps_per_shard, num_shard_items, to_runs
+from shardwriter.dataset.manifest import IndexEntry, Manifest, SealedShard, parse_manifest
 from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import ManifestError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.schema import Schema
 from shardwriter.formats import canonical
-from shardwriter.shards.locate import load_manifest
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema.schema import Schema
+from shardwriter.sources.locate import load_manifest
 
 CRCS = st.integers(0, 2**32 - 1)
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import shardwriter as sw
-from shardwriter.codec.example import encode_example
 from shardwriter.errors import FeatureError, OptionError, SourceChanged, SourceError
-from shardwriter.features.schema_text import parse_schema_option
-from shardwriter.items.encode import ItemEncoder
-from shardwriter.options import DatasetOptions
+from shardwriter.formats.example import encode_example
+from shardwriter.schema.schema_text import parse_schema_option
 from shardwriter.sources.find import open_source
 from shardwriter.sources.numpy import NumpyRows
+from shardwriter.writing.encode import ItemEncoder
+from shardwriter.writing.options import DatasetOptions
 
 
 def records_of(source):

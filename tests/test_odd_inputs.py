@@ -28,7 +28,7 @@ import shardwriter as sw
 from shardwriter.errors import OptionError, SourceError
 from shardwriter.formats.wav import read_wav_header
 from shardwriter.sources.find import open_source
-from shardwriter.table_options import TableOptions
+from shardwriter.sources.table_options import TableOptions
 
 
 def outcomes(source):

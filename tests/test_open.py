@@ -19,9 +19,9 @@ from shardwriter.errors import (
     WireError,
 )
 from shardwriter.formats.tfrecord import frame
-from shardwriter.readers import opening
-from shardwriter.shards import frame_hops
-from shardwriter.shards.frame_hops import hop_frames
+from shardwriter.reading import opening
+from shardwriter.sources import frame_hops
+from shardwriter.sources.frame_hops import hop_frames
 
 GAPS = (0, 5, 6, 17, 18, 19)
 

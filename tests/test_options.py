@@ -10,8 +10,8 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.options import SKIP, DatasetOptions, RunOptions
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.writing.options import SKIP, DatasetOptions, RunOptions
 
 
 def test_defaults_are_good():

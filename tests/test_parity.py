@@ -23,9 +23,9 @@ import pytest
 import shardwriter as sw
 from shardwriter.dataset.naming import parse_output
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.find import open_source
-from shardwriter.writing import write_dataset
+from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.writing import write_dataset
 
 NUM_ITEMS = 47
 
@@ -172,7 +172,7 @@ def test_the_pool_writes_what_the_serial_engine_writes(inputs, tmp_path, monkeyp
         return written(inputs, folder, 1, dict(items))
 
     for number, setting in enumerate(combinations()):
-        monkeypatch.setattr("shardwriter.engines.process.BATCH_BYTES", setting["batch_bytes"])
+        monkeypatch.setattr("shardwriter.writing.process.BATCH_BYTES", setting["batch_bytes"])
         decides = tuple(name for name in FACTORS if name not in ("way", "workers", "batch_bytes"))
         same = expected((*((name, setting[name]) for name in decides), ("way", "strided")))
         found = written(inputs, tmp_path / f"pool{number}", setting["workers"], setting)

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter.codec.example import UNSET, decode_example, encode_example
 from shardwriter.errors import DataError, FeatureError, OptionError, SourceChanged, SourceError
-from shardwriter.features.declared import declare
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.schema_text import parse_schema_option
-from shardwriter.items.encode import ItemEncoder
-from shardwriter.options import DatasetOptions
-from shardwriter.sources import arrow_rows
+from shardwriter.formats.example import UNSET, decode_example, encode_example
+from shardwriter.schema.declared import declare
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema.schema_text import parse_schema_option
+from shardwriter.sources import arrow as arrow_rows
 from shardwriter.sources.arrow_file import ArrowFile
 from shardwriter.sources.find import open_source
 from shardwriter.sources.parquet import ParquetTable
-from shardwriter.table_options import TableOptions
+from shardwriter.sources.table_options import TableOptions
+from shardwriter.writing.encode import ItemEncoder
+from shardwriter.writing.options import DatasetOptions
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 feather = pytest.importorskip("pyarrow.feather")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.dataset.layout import Gaps
-from shardwriter.dataset.places import InTurnPlaces, LawPlaces
+from shardwriter.dataset.assignment import Gaps
+from shardwriter.dataset.record_locations import InTurnPlaces, LawPlaces
 
 
 def together(places):

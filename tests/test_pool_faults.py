@@ -18,7 +18,6 @@ import pytest
 from processes import PLENTY_S, children, marked, published, started, until
 
 import shardwriter as sw
-from shardwriter.engines.failures import RemoteTraceback
 from shardwriter.errors import (
     CallableError,
     FeatureError,
@@ -28,6 +27,7 @@ from shardwriter.errors import (
     StorageError,
     WorkerDied,
 )
+from shardwriter.writing.failures import RemoteTraceback
 
 TESTS = Path(__file__).parent
 NUM_SHARDS = 4

@@ -14,22 +14,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwriter import stages
-from shardwriter.engines import channel as channel_module
-from shardwriter.engines.channel import Channel, Mailbox, above_standard
-from shardwriter.engines.failures import (
+from shardwriter.errors import CallableError, CorruptFile, FeatureError, RunError, WorkerDied
+from shardwriter.storage.descriptor import Descriptor, Scratch
+from shardwriter.writing import messages as channel_module
+from shardwriter.writing import stages
+from shardwriter.writing.failures import (
     RemoteTraceback,
     died,
     how_ended,
     pack_failure,
     unpack_failure,
 )
-from shardwriter.engines.parcel import ItemPacker, ParcelTooLarge, pack
-from shardwriter.engines.unparcel import unpack
-from shardwriter.errors import CallableError, CorruptFile, FeatureError, RunError, WorkerDied
-from shardwriter.stages import Stopwatch
-from shardwriter.storage.descriptor import Descriptor, Scratch
-from shardwriter.worker import Worker
+from shardwriter.writing.messages import Channel, Mailbox, above_standard
+from shardwriter.writing.parcel import ItemPacker, ParcelTooLarge, pack
+from shardwriter.writing.stages import Stopwatch
+from shardwriter.writing.unparcel import unpack
+from shardwriter.writing.worker import Worker
 
 MESSAGES = [(1, b""), (255, b"x"), (2, bytes(range(256))), (3, b""), (4, b"end")]
 
@@ -206,7 +206,7 @@ def test_open_files_of_a_side_that_is_gone(pair):
 def test_a_socket_with_the_number_of_a_standard_stream():
     code = (
         "import os, socket, sys\n"
-        "from shardwriter.engines.channel import above_standard\n"
+        "from shardwriter.writing.messages import above_standard\n"
         "os.close(0); os.close(1)\n"
         "ends = [above_standard(end) for end in socket.socketpair()]\n"
         "ends[0].sendall(b'x')\n"

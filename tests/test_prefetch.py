@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwriter.errors import CorruptFile, OptionError
-from shardwriter.readers.prefetch import prefetch
+from shardwriter.reading.prefetch import prefetch
 
 
 def threads():

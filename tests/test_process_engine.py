@@ -18,10 +18,10 @@ import pytest
 from processes import children
 
 import shardwriter as sw
-from shardwriter.engines import cores
-from shardwriter.engines.parcel import pack
 from shardwriter.sources.python import PythonSource
-from shardwriter.worker import current_worker
+from shardwriter.writing import cores
+from shardwriter.writing.parcel import pack
+from shardwriter.writing.worker import current_worker
 
 # Where the package is, and what this process was told.
 MODULES = os.pathsep.join(
@@ -748,7 +748,7 @@ def test_nothing_is_left_open_after_many_writes(tmp_path):
 PEAK = """
 import resource, sys, time
 import shardwriter as sw
-from shardwriter.engines import process
+from shardwriter.writing import process
 assert process.PENDING_BYTES > 8 << 20
 
 def slow(record):

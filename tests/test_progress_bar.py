@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import shardwriter as sw
-from shardwriter.engines import Work
+from shardwriter.writing.engine import Work
 
 
 def shown_on_a_terminal(code):
@@ -96,7 +96,7 @@ def test_notes_and_warnings_of_a_command_stand_above_its_bar():
         "import time\n"
         "from shardwriter.cli.common import writing_bar\n"
         "from shardwriter.cli.notices import TerminalNotices\n"
-        "from shardwriter.engines import Work\n"
+        "from shardwriter.writing.engine import Work\n"
         "from shardwriter.errors import DataWarning\n"
         "with writing_bar() as show:\n"
         "    show(Work(5, 10, 100, num_gaps=1))\n"

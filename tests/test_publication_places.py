@@ -17,7 +17,10 @@ from shardwriter.dataset.manifest import Manifest, parse_manifest
 from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OutputExists, StorageError
 from shardwriter.formats.tfrecord import TFRecordWriter
-from shardwriter.runs.publication import (
+from shardwriter.storage.beam import FileSystemStorage
+from shardwriter.storage.gcs import GcsStorage
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing.publication import (
     COMMIT,
     begin,
     check_output,
@@ -27,11 +30,8 @@ from shardwriter.runs.publication import (
     roll_forward,
     write_index,
 )
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.shards.shard import ShardFile
-from shardwriter.storage import LocalStorage
-from shardwriter.storage.beam import FileSystemStorage
-from shardwriter.storage.gcs import GcsStorage
+from shardwriter.writing.run_directory import RunDirectory
+from shardwriter.writing.shard import ShardFile
 
 
 @pytest.fixture(scope="module")

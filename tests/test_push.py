@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter.engines import growing
 from shardwriter.errors import (
     FeatureError,
     LawViolation,
@@ -24,11 +23,12 @@ from shardwriter.errors import (
     SchemaConflict,
     StorageError,
 )
-from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats.tfrecord import TFRecordWriter
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.runs.snapshot import Base
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.storage.local import LocalFile, LocalStorage
+from shardwriter.writing import open_shards as growing
+from shardwriter.writing.run_directory import RunDirectory
+from shardwriter.writing.snapshot import Base
 
 stacks = pytest.mark.parametrize("stack_class", [contextlib.ExitStack, contextlib2.ExitStack])
 

@@ -10,8 +10,8 @@ import types
 import numpy as np
 import pytest
 
-from shardwriter.callables import import_reference, is_reference
 from shardwriter.errors import CallableError, OptionError, SourceError
+from shardwriter.sources.callables import import_reference, is_reference
 from shardwriter.sources.python import PythonSource
 
 

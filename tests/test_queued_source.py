@@ -23,9 +23,9 @@ from shardwriter.errors import (
     SourceError,
     WorkerDied,
 )
-from shardwriter.options import RunOptions
 from shardwriter.sources.python import PythonSource
-from shardwriter.sources.queued import QueueItems
+from shardwriter.sources.queue import QueueItems
+from shardwriter.writing.options import RunOptions
 
 FALSY = [b"", {"x": 0}, {"x": []}, {}, b"\0"]
 
@@ -342,7 +342,7 @@ def test_a_queue_that_was_shut_down_has_ended(monkeypatch):
             return super().get(block, timeout)
 
     kind = getattr(queue, "ShutDown", ShutDown)
-    monkeypatch.setattr("shardwriter.sources.queued._SHUT_DOWN", (kind, ShutDown))
+    monkeypatch.setattr("shardwriter.sources.queue._SHUT_DOWN", (kind, ShutDown))
     items = Shut()
     items.put(1)
     assert list(QueueItems(items)) == [1]

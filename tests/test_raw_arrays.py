@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 import shardwriter as sw
 from shardwriter.cli import app
-from shardwriter.codec.raw_array import RAW_DTYPES, dtype_named
 from shardwriter.errors import FeatureError, MissingExtra, OptionError, SchemaConflict
-from shardwriter.finding import WantedValue, find_records
-from shardwriter.show import read_some
+from shardwriter.formats.raw_array import RAW_DTYPES, dtype_named
+from shardwriter.reading.find import WantedValue, find_records
+from shardwriter.reading.show import read_some
 
 NUMPY_DTYPES = [dtype for dtype in RAW_DTYPES if dtype != "bfloat16"]
 

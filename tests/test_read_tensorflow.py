@@ -18,13 +18,13 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import CorruptFile, OptionError, SourceError, UnequalSteps
-from shardwriter.readers.opening import open_dataset
-from shardwriter.readers.record_files import files_of
+from shardwriter.reading.opening import open_dataset
+from shardwriter.reading.record_files import files_of
 
 
 @pytest.fixture(scope="session")
 def leaf(tf: Any) -> Any:
-    return importlib.import_module("shardwriter.readers.tensorflow")
+    return importlib.import_module("shardwriter.reading.tensorflow")
 
 
 def write(folder: Path, num_items: int, notation: str, skip: Any = (), **options: Any) -> str:
@@ -81,7 +81,7 @@ def test_source_order_of_a_set_of_others_is_that_of_the_core(leaf, tmp_path):
 
 
 def test_blocks_give_what_open_files_give(leaf, tmp_path):
-    from shardwriter.readers.tensorflow.blocks import in_blocks, plan_blocks
+    from shardwriter.reading.tensorflow.blocks import in_blocks, plan_blocks
 
     rng = np.random.default_rng(5)
     for trial, num_turns in product(range(2), [1, 3, 50]):
@@ -272,7 +272,7 @@ def test_a_rank_is_dealt_files_where_they_divide_and_told_where_not(leaf, tmp_pa
     told: list[str] = []
     opened: Counter[bytes] = Counter()
     path = write(tmp_path, 48, "t@6")
-    files = importlib.import_module("shardwriter.readers.tensorflow.files")
+    files = importlib.import_module("shardwriter.reading.tensorflow.files")
     real = files._paths
 
     def watched(paths: Any, *columns: Any) -> Any:
@@ -295,7 +295,7 @@ def test_a_rank_is_dealt_files_where_they_divide_and_told_where_not(leaf, tmp_pa
 MIRRORED = """
 import sys
 import tensorflow as tf
-from shardwriter.readers.tensorflow import tf_dataset
+from shardwriter.reading.tensorflow import tf_dataset
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
 strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
@@ -339,7 +339,7 @@ def test_a_mirrored_strategy_feeds_its_replicas(tf, tmp_path):
 OPEN_FILES = """
 import os, resource, sys, threading, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-from shardwriter.readers.tensorflow import class_mix, tf_dataset
+from shardwriter.reading.tensorflow import class_mix, tf_dataset
 path, peak, done = sys.argv[1], 0, threading.Event()
 
 def watch():
@@ -527,7 +527,7 @@ def test_without_tensorflow_it_is_said_what_to_install(tmp_path):
     (tmp_path / "tensorflow" / "__init__.py").write_text("raise ImportError('none here')")
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "try:\n    import shardwriter.readers.tensorflow\n"
+        "try:\n    import shardwriter.reading.tensorflow\n"
         "except ImportError as error:\n    print(type(error).__name__, error.hint)\n"
     )
     assert run(code, str(tmp_path)) == 'MissingExtra pip install "shardwriter[tensorflow]"\n'

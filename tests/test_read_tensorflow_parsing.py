@@ -11,18 +11,18 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.schema import FeatureSummary
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema.schema import FeatureSummary
 
 
 @pytest.fixture(scope="session")
 def leaf(tf: Any) -> Any:
-    return importlib.import_module("shardwriter.readers.tensorflow")
+    return importlib.import_module("shardwriter.reading.tensorflow")
 
 
 @pytest.fixture(scope="session")
 def parsing(tf: Any) -> Any:
-    return importlib.import_module("shardwriter.readers.tensorflow.parsing")
+    return importlib.import_module("shardwriter.reading.tensorflow.parsing")
 
 
 def everything(i: int) -> dict[str, Any]:

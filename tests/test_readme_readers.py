@@ -13,7 +13,7 @@ import pytest
 from environments import peers_python
 
 import shardwriter
-from shardwriter.options import RunOptions
+from shardwriter.writing.options import RunOptions
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

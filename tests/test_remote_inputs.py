@@ -26,19 +26,19 @@ import pytest
 from detection_sets import everything, voc_object, write_coco, write_voc
 
 import shardwriter
-from shardwriter.codec.example import encode_example
 from shardwriter.errors import MissingExtra, OptionError, SourceChanged, SourceError, StorageError
-from shardwriter.indexing import make_index, open_index
-from shardwriter.inspection.proving.scan import scan_file
-from shardwriter.shards.locate import find_one, find_shard_sets
-from shardwriter.show import read_some
+from shardwriter.formats.example import encode_example
+from shardwriter.inspect.scan import scan_file
+from shardwriter.inspect.verify import verify
+from shardwriter.reading.show import read_some
 from shardwriter.sources.find import open_source
+from shardwriter.sources.locate import find_one, find_shard_sets
 from shardwriter.sources.tfrecord import TFRecordFiles
 from shardwriter.storage import inputs as seam
 from shardwriter.storage import ranged
 from shardwriter.storage.inputs import InputChanged, inputs_for, open_stream
 from shardwriter.storage.ranged import RangedFile
-from shardwriter.verify import verify
+from shardwriter.writing.index_files import make_index, open_index
 
 # Beam and its clients warn when they are imported.
 pytestmark = pytest.mark.filterwarnings("ignore")

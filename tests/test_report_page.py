@@ -34,11 +34,11 @@ from report_json import (
 
 import shardwriter as sw
 from shardwriter.errors import StorageError
-from shardwriter.images.plain_png import encode_png
+from shardwriter.formats.plain_png import encode_png
+from shardwriter.reading.pictures import Sample, sample_pictures
 from shardwriter.report.page import page_html, write_page
 from shardwriter.report.page_charts import box_chart, heat_chart, strip_chart
-from shardwriter.report.pictures import Sample, sample_pictures
-from shardwriter.report.set_tables import named_labels
+from shardwriter.report.tables import named_labels
 
 PNG = encode_png(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
 VOID = {"wbr", "meta", "link", "img", "br", "input", "hr"}

@@ -13,10 +13,11 @@ import pytest
 from report_json import FEATURES, full_report, report_json
 
 import shardwriter as sw
-from shardwriter.splitplan.options import PlanOptions
-from shardwriter.stats import SCHEMA
+from shardwriter.inspect.options import PlanOptions
+from shardwriter.inspect.stats import SCHEMA
 
-SCHEMA_JSON = json.loads(files("shardwriter").joinpath("stats.schema.json").read_text("utf-8"))
+SCHEMA_FILE = files("shardwriter").joinpath("inspect", "stats.schema.json")
+SCHEMA_JSON = json.loads(SCHEMA_FILE.read_text("utf-8"))
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA_JSON)

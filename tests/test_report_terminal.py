@@ -22,7 +22,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from shardwriter.formats.text import clean
-from shardwriter.render import number_text, share_text, shorten
+from shardwriter.report.render import number_text, share_text, shorten
 from shardwriter.report.terminal import print_report, print_verdict
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 import shardwriter as sw
-from shardwriter.options import DatasetOptions, RunOptions
+from shardwriter.writing.options import DatasetOptions, RunOptions
 
 NUM_SHARDS = 128
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m"

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.readers.resampling import class_mix, plan_resampling
+from shardwriter.reading.resampling import class_mix, plan_resampling
+from shardwriter.schema.feature_types import FeatureType
 
 
 @pytest.fixture(scope="session")
 def leaf(tf: Any) -> Any:
-    return importlib.import_module("shardwriter.readers.tensorflow")
+    return importlib.import_module("shardwriter.reading.tensorflow")
 
 
 # -- the plan --------------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import DataError, OptionError, SchemaConflict, SourceError
 from shardwriter.formats.tfrecord import TFRecordWriter, frame
-from shardwriter.options import RunOptions
-from shardwriter.shards.locate import load_manifest
 from shardwriter.sources import frame_reading
+from shardwriter.sources.locate import load_manifest
 from shardwriter.sources.record_file import RecordFile
 from shardwriter.sources.tfrecord import TFRecordFiles
+from shardwriter.writing.options import RunOptions
 
 
 def files_of(folder, *endings):

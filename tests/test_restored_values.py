@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwriter as sw
-from shardwriter.codec.example_wire import decode_only_example
 from shardwriter.errors import FeatureError, ManifestError, SchemaConflict, WireError
-from shardwriter.features import restored_values
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.restored_values import Restorer
-from shardwriter.features.schema import FeatureSummary, Schema, schema_from_json
+from shardwriter.formats.example_wire import decode_only_example
+from shardwriter.schema import decode as restored_values
+from shardwriter.schema.decode import Restorer
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema.schema import FeatureSummary, Schema, schema_from_json
 
 DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "uint64"]
 FLOATS = ["float16", "float32", "float64"]

@@ -22,7 +22,7 @@ from shardwriter.errors import (
     TooManyErrors,
 )
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.options import RunOptions
+from shardwriter.writing.options import RunOptions
 
 ALWAYS = RunOptions(mark_s=0)  # a mark after every item
 

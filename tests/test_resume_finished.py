@@ -15,7 +15,7 @@ from shardwriter.errors import (
     SourceError,
     TooManyErrors,
 )
-from shardwriter.options import RunOptions
+from shardwriter.writing.options import RunOptions
 
 
 def files(folder):
@@ -179,7 +179,7 @@ def test_a_stream_that_is_shorter_now_costs_nothing(tmp_path, workers):
 
 
 def test_many_errors_do_not_go_to_the_workers(tmp_path, monkeypatch, switch):
-    from shardwriter.engines import process
+    from shardwriter.writing import process
 
     class Wordy(Values):
         def __getitem__(self, index):

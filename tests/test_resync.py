@@ -15,13 +15,8 @@ from hypothesis import strategies as st
 from shardwriter.formats.crc32c import crc32c, masked_crc32c
 from shardwriter.formats.cursor import READ_BYTES, Cursor
 from shardwriter.formats.tfrecord import frame, frame_header
-from shardwriter.inspection.proving import resync
-from shardwriter.inspection.proving.resync import (
-    header_offsets,
-    mask_crcs,
-    masked_length_crcs,
-    next_frame,
-)
+from shardwriter.inspect import resync
+from shardwriter.inspect.resync import header_offsets, mask_crcs, masked_length_crcs, next_frame
 
 NOISE = random.Random(7).randbytes(3 * READ_BYTES)
 

@@ -20,12 +20,14 @@ from shardwriter.dataset.index import Index, dali_index
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OptionError, OutputBusy, OutputExists, StorageError
-from shardwriter.features.learnt import Learnt
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.runs import publication
-from shardwriter.runs.journal import Journal, JournaledFile, read_facts
-from shardwriter.runs.publication import (
+from shardwriter.schema.record_stats import Learnt
+from shardwriter.sources.locate import load_manifest
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing import publication
+from shardwriter.writing.journal import Journal, JournaledFile, read_facts
+from shardwriter.writing.publication import (
     COMMIT,
     begin,
     check_output,
@@ -33,11 +35,9 @@ from shardwriter.runs.publication import (
     roll_forward,
     write_index,
 )
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.runs.snapshot import Snapshot
-from shardwriter.shards.locate import load_manifest
-from shardwriter.shards.shard import ShardFile
-from shardwriter.storage import LocalStorage
+from shardwriter.writing.run_directory import RunDirectory
+from shardwriter.writing.shard import ShardFile
+from shardwriter.writing.snapshot import Snapshot
 
 SCHEMA = {"features": {}}
 NO_SNAPSHOT = Snapshot(1, False, 0, {}, {}, Learnt.of("label", 2).to_state(), None, 0)
@@ -394,8 +394,8 @@ def test_a_folder_that_can_not_be_made_is_a_storage_error(tmp_path):
 
 HOLD = """
 import sys
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.storage import LocalStorage
+from shardwriter.writing.run_directory import RunDirectory
+from shardwriter.storage.protocol import LocalStorage
 run = RunDirectory.claim(sys.argv[1], "train", LocalStorage())
 print("claimed", flush=True)
 sys.stdin.read()

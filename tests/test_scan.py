@@ -20,7 +20,7 @@ from shardwriter.formats.compression import sniff
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.formats.tfrecord import frame
 from shardwriter.formats.tfrecord_reader import BREAKS, Check, Defect, read_frames
-from shardwriter.inspection.proving.scan import ScanOptions, scan_file
+from shardwriter.inspect.scan import ScanOptions, scan_file
 
 
 class Payloads:
@@ -46,10 +46,10 @@ class Payloads:
 @pytest.fixture(autouse=True)
 def doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, content in {
-        "payloads": {"PayloadStats": Payloads},
-        "kinds": {"payload_kind": lambda payload: f"{len(payload)} bytes"},
+        "inspect.payloads": {"PayloadStats": Payloads},
+        "formats.record_kinds": {"payload_kind": lambda payload: f"{len(payload)} bytes"},
     }.items():
-        module = types.ModuleType(f"shardwriter.inspection.{name}")
+        module = types.ModuleType(f"shardwriter.{name}")
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, module.__name__, module)
 

@@ -14,9 +14,9 @@ from processes import MARK, PLENTY_S, children, marked, started, until
 
 import shardwriter as sw
 from shardwriter.errors import StorageError, WorkerDied
-from shardwriter.inspection.proving import scan_pool
-from shardwriter.inspection.proving.scan import FileScan, ScanOptions, scan_file
-from shardwriter.inspection.proving.scan_pool import scan_files
+from shardwriter.inspect import scan_pool
+from shardwriter.inspect.scan import FileScan, ScanOptions, scan_file
+from shardwriter.inspect.scan_pool import scan_files
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
@@ -105,7 +105,7 @@ def test_the_death_of_a_worker_names_its_file(tmp_path: Path, mark: str) -> None
 
 SCRIPT = """
 import sys
-from shardwriter.inspection.proving.scan_pool import scan_files
+from shardwriter.inspect.scan_pool import scan_files
 print(sum(scan.num_records for scan in scan_files(sys.argv[1:], num_workers=2)))
 """
 

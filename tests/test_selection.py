@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import shardwriter as sw
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.errors import CallableError, OptionError, SourceError
-from shardwriter.items import selection as selection_module
-from shardwriter.items.selection import Selection
-from shardwriter.options import DatasetOptions
 from shardwriter.sources.find import open_source
 from shardwriter.sources.python import PythonSource
+from shardwriter.writing import selection as selection_module
+from shardwriter.writing.options import DatasetOptions
+from shardwriter.writing.selection import Selection
 
 
 class Rows:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwriter.codec.example import encode_example
-from shardwriter.codec.sequence_example import decode_sequence_example
 from shardwriter.errors import WireError
+from shardwriter.formats.example import encode_example
+from shardwriter.formats.sequence_example import decode_sequence_example
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.inspection.payloads import PayloadStats
+from shardwriter.inspect.payloads import PayloadStats
 
 
 def field(tag, *contents):

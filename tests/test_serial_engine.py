@@ -16,22 +16,23 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.dataset.naming import parse_output
-from shardwriter.engines import growing, part
-from shardwriter.engines.serial import run_serial
 from shardwriter.errors import CallableError, RecordTooLarge
-from shardwriter.features.learnt import Learnt
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.items.selection import Selection
-from shardwriter.job import Job
-from shardwriter.options import SKIP, DatasetOptions, RunOptions
-from shardwriter.runs.journal import Journal, read_facts
-from shardwriter.runs.kept import Kept
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.runs.snapshot import Snapshot
-from shardwriter.shards.shard import ShardFile
+from shardwriter.schema.record_stats import Learnt
 from shardwriter.sources.python import PythonSource
-from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing import open_shards as growing
+from shardwriter.writing import part
+from shardwriter.writing.job import Job
+from shardwriter.writing.journal import Journal, read_facts
+from shardwriter.writing.options import SKIP, DatasetOptions, RunOptions
+from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.run_directory import RunDirectory
+from shardwriter.writing.selection import Selection
+from shardwriter.writing.serial import run_serial
+from shardwriter.writing.shard import ShardFile
+from shardwriter.writing.snapshot import Snapshot
 
 QUIET = RunOptions(mark_s=1e9)
 
@@ -320,7 +321,7 @@ def test_an_error_leaves_no_file_open(engine, tmp_path):
 
 
 def test_a_record_that_is_too_large_is_named(engine, monkeypatch):
-    monkeypatch.setattr("shardwriter.items.record_encoder.MAX_PAYLOAD_BYTES", 100)
+    monkeypatch.setattr("shardwriter.writing.record_encoder.MAX_PAYLOAD_BYTES", 100)
     with pytest.raises(RecordTooLarge, match="101 bytes") as caught:
         engine([b""] * 7 + [bytes(101)], 3)
     assert caught.value.index == 7
@@ -372,7 +373,7 @@ def test_memory_does_not_grow_with_the_number_of_records(tmp_path):
     code = """
 import sys, tracemalloc
 import shardwriter as sw
-from shardwriter.engines import growing
+from shardwriter.writing.engine import growing
 
 growing._MAX_BUFFER_BYTES = 4096  # filled many times over by either run
 

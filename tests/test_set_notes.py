@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import shardwriter as sw
-from shardwriter.codec.example import encode_example
+from shardwriter.formats.example import encode_example
 from shardwriter.formats.tfrecord import TFRecordWriter
-from shardwriter.inspection.features import feature_stats
+from shardwriter.inspect import feature_stats
 
 
 def test_files_that_differ_in_a_number_are_one_set(tmp_path: Path) -> None:

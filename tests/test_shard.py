@@ -14,8 +14,8 @@ from shardwriter.formats.crc32c import crc32c
 from shardwriter.formats.packing import PLAIN, Packing
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, TFRecordWriter, Written, frame
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.shards.shard import ShardFile
-from shardwriter.storage import LocalStorage
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing.shard import ShardFile
 
 RECORDS = [b"one", b"", b"three" * 100]
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwriter.dataset.permutation import Permutation
-from shardwriter.dataset.shares import Share, Token, split_share, worker_batches
+from shardwriter.dataset.rank_partition import Share, Token, split_share, worker_batches
 from shardwriter.errors import OptionError, RunChanged, UnequalSteps
-from shardwriter.splitplan.document import plan_json
-from shardwriter.splitplan.options import PlanOptions
+from shardwriter.inspect.options import PlanOptions
+from shardwriter.inspect.split_plan import plan_json
 
 POLICIES = ("drop", "pad", "wrap", "error")
 MAX_RECORDS = 200

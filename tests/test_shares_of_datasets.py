@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.dataset.permutation import Permutation
-from shardwriter.dataset.shares import Share, worker_batches
+from shardwriter.dataset.rank_partition import Share, worker_batches
 from shardwriter.errors import UnequalSteps
-from shardwriter.readers.opening import open_dataset
+from shardwriter.reading.opening import open_dataset
 
 NUM_RECORDS = 200
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import CorruptFile, OptionError, SourceChanged
-from shardwriter.show import read_some
+from shardwriter.reading.show import read_some
 
 COUNT, N = 26, 4
 
@@ -33,7 +33,7 @@ def dataset(tmp_path: Path) -> Path:
 @pytest.fixture
 def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than 20 shards are open at once."""
-    monkeypatch.setattr("shardwriter.show._MAX_OPEN", 20)
+    monkeypatch.setattr("shardwriter.reading.show._MAX_OPEN", 20)
 
 
 def shard(folder: Path, index: int) -> Path:

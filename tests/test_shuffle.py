@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from label_sets import dealt, paths_of, scan_of, scanned, shards, through_buffer
 
 import shardwriter as sw
-from shardwriter.inspection.labels.label_mix import label_mix, table_of_manifest, table_of_scans
-from shardwriter.inspection.labels.label_scan import MAX_SEQUENCE, LabelScan
-from shardwriter.inspection.labels.neighbours import (
+from shardwriter.inspect.label_mix import label_mix, table_of_manifest, table_of_scans
+from shardwriter.inspect.label_scan import MAX_SEQUENCE, LabelScan
+from shardwriter.inspect.neighbours import (
     draws_moments,
     find_period,
     in_turn,
     one_after_the_other,
     runs_moments,
 )
-from shardwriter.inspection.labels.shuffle import shuffle_by_label, shuffle_by_order, shuffle_note
+from shardwriter.inspect.shuffle import shuffle_by_label, shuffle_by_order, shuffle_note
 
 
 def judged(scans, *, has_law=True):
@@ -159,7 +159,7 @@ def test_too_little_to_tell(labels, why):
 def test_no_labels_at_all(monkeypatch):
     assert judged([LabelScan("y"), LabelScan("y")])["detail"] == "no record has a label in 'y'"
     assert judged([])["verdict"] == "unknown"
-    monkeypatch.setattr("shardwriter.inspection.labels.label_scan.MAX_LABELS", 3)
+    monkeypatch.setattr("shardwriter.inspect.label_scan.MAX_LABELS", 3)
     assert "too many values" in shuffle_of(range(9), 1)["detail"]
 
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.dataset.manifest import SealedShard
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.schema import FeatureSummary
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.runs.snapshot import Base, Snapshot, rows_of, sealed_of, written_of
-from shardwriter.storage import LocalStorage
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema.schema import FeatureSummary
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing.run_directory import RunDirectory
+from shardwriter.writing.snapshot import Base, Snapshot, rows_of, sealed_of, written_of
 
 numbers = st.integers(0, 2**62)
 crcs = st.integers(0, 2**32 - 1)

@@ -20,13 +20,10 @@ from detection_sets import everything, voc_object, write_coco, write_voc
 
 import shardwriter
 from shardwriter import SKIP
-from shardwriter.codec.example import UNSET, encode_example
-from shardwriter.features.feature_types import describe
-from shardwriter.features.schema import Schema
+from shardwriter.formats.example import UNSET, encode_example
 from shardwriter.formats.tfrecord import frame
-from shardwriter.items.encode import ItemEncoder
-from shardwriter.options import DatasetOptions
-from shardwriter.sources import ColumnSource
+from shardwriter.schema.feature_types import describe
+from shardwriter.schema.schema import Schema
 from shardwriter.sources.audio import AudioFolder
 from shardwriter.sources.coco import CocoDetection
 from shardwriter.sources.csv import CsvTable
@@ -37,9 +34,12 @@ from shardwriter.sources.jsonl import JsonLines
 from shardwriter.sources.numpy import NumpyRows
 from shardwriter.sources.parquet import ParquetTable
 from shardwriter.sources.python import PythonSource
+from shardwriter.sources.source import ColumnSource
 from shardwriter.sources.tfrecord import TFRecordFiles
 from shardwriter.sources.voc import VocDetection
 from shardwriter.sources.webdataset import WebDataset
+from shardwriter.writing.encode import ItemEncoder
+from shardwriter.writing.options import DatasetOptions
 
 
 def gif(width, height):

@@ -38,8 +38,8 @@ from shardwriter.sources.find import FORMATS, open_source
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 from PIL import Image
 
-from shardwriter.beam import WriteShards
-from shardwriter.options import DatasetOptions
+from shardwriter.cluster import WriteShards
+from shardwriter.writing.options import DatasetOptions
 
 ASSETS = "cvat-ai+datumaro/tests/assets"
 TFX = "tensorflow+tfx/tfx/components/testdata"

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from shardwriter.cli import app
 from shardwriter.dataset.naming import parse_output
-from shardwriter.dataset.shares import auto_num_shards, good_num_shards
+from shardwriter.dataset.rank_partition import auto_num_shards, good_num_shards
 from shardwriter.errors import OptionError
-from shardwriter.items import sampling
+from shardwriter.inspect.num_shards import trouble
+from shardwriter.inspect.options import PlanOptions
+from shardwriter.inspect.split_plan import even_records, plan_json
+from shardwriter.inspect.split_policies import LIKELY, MAX_LISTED, POLICIES
 from shardwriter.report.plan_table import plan_table, remedy_lines
-from shardwriter.splitplan.document import even_records, plan_json
-from shardwriter.splitplan.num_shards import trouble
-from shardwriter.splitplan.options import PlanOptions
-from shardwriter.splitplan.policies import LIKELY, MAX_LISTED, POLICIES
+from shardwriter.writing import sampling
 
 COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)
 OPTIONS = st.builds(

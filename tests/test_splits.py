@@ -16,10 +16,10 @@ from shardwriter.dataset.naming import split_outputs
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.dataset.splits import Split, parse_split_option, place_key, split_hashes
 from shardwriter.errors import CallableError, FeatureError, OptionError, SourceError
-from shardwriter.items.selection import Selection
-from shardwriter.options import DatasetOptions
 from shardwriter.sources.csv import CsvTable
 from shardwriter.sources.python import PythonSource
+from shardwriter.writing.options import DatasetOptions
+from shardwriter.writing.selection import Selection
 
 HALVES = (("a", "0.5"), ("b", "0.5"))
 NAMES = ["train", "val", "test"]

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import shardwriter as sw
-from shardwriter.dataset.layout import Gaps
+from shardwriter.dataset.assignment import Gaps
 from shardwriter.errors import ManifestError, OptionError, SourceError
 from shardwriter.formats.tfrecord import FRAME_BYTES
-from shardwriter.indexing import make_index
-from shardwriter.inspection.proving.scan import RecordSizes
-from shardwriter.stats import Finding, Report
+from shardwriter.inspect.scan import RecordSizes
+from shardwriter.inspect.stats import Finding, Report
+from shardwriter.writing.index_files import make_index
 
 COUNT, N = 26, 4
 
@@ -142,7 +142,7 @@ def test_many_defects_ask_for_the_gaps_once(
         made.append(num_shards)
         return Gaps(gaps, num_shards)
 
-    monkeypatch.setattr("shardwriter.inspection.judge.Gaps", count)
+    monkeypatch.setattr("shardwriter.inspect.judge.Gaps", count)
     assert sw.stats(str(tmp_path / "t")).num_defects == 20
     assert made == [1]
 
@@ -228,7 +228,7 @@ def test_the_check_that_was_asked_for(dataset: Path) -> None:
 def test_many_defects_are_counted_and_some_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardwriter.inspection.proving.scan.MAX_DEFECTS", 5)
+    monkeypatch.setattr("shardwriter.inspect.scan.MAX_DEFECTS", 5)
     path = tmp_path / "x.tfrecord"
     with sw.TFRecordWriter(path) as writer:
         for _ in range(20):
@@ -315,7 +315,7 @@ def test_nothing_is_read_that_the_index_tells(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = sw.stats(dataset, check="length").to_json()
-    monkeypatch.delattr("shardwriter.inspection.proving.scan_pool.scan_file")
+    monkeypatch.delattr("shardwriter.inspect.scan_pool.scan_file")
     counted = sw.stats(dataset, check="none").to_json()
     for key in ("num_records", "payload_bytes", "record_bytes", "file_bytes", "balance"):
         assert counted[key] == read[key]

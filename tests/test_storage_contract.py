@@ -17,10 +17,10 @@ from gcs_emulator import empty_bucket, gcs_emulator
 
 from shardwriter.errors import StorageError
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.storage import ComposingStorage, LocalStorage
 from shardwriter.storage.beam import FileSystemStorage
 from shardwriter.storage.choose import storage_for
 from shardwriter.storage.gcs import GcsStorage
+from shardwriter.storage.protocol import ComposingStorage, LocalStorage
 
 # Smaller than an object that goes up in one request, and larger.
 SMALL = b"\x00\r\n\xff--text" * 500

@@ -263,7 +263,9 @@ def test_shards_that_another_backend_begins_again_are_trusted_by_nobody(place, m
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["shardwriter.writing"], "require_tensorflow", lambda: None)
+        patch.setattr(
+            sys.modules["shardwriter.writing.writing"], "require_tensorflow", lambda: None
+        )
         patch.setattr("shardwriter.storage.tensorflow.TensorFlowRecordWriter", end)
         with pytest.raises(Crash):
             write(folder, resume=True, backend="tensorflow")

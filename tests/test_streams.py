@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwriter.verify import verify
-from shardwriter.write import write
+from shardwriter.inspect.verify import verify
+from shardwriter.writing.write import write
 
 COMMANDS = [
     ["write", "t.csv", "new/t@2"],

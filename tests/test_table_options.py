@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter.codec.example import UNSET
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.features.declared import declare
-from shardwriter.images.plain_png import encode_png
+from shardwriter.formats.example import UNSET
+from shardwriter.formats.plain_png import encode_png
+from shardwriter.schema.declared import declare
 from shardwriter.sources.find import open_source
-from shardwriter.table_options import TableOptions, table_options
+from shardwriter.sources.table_options import TableOptions, table_options
 
 
 @pytest.fixture
@@ -346,7 +346,7 @@ def test_a_resumed_write_skips_the_same_rows(file, tmp_path, name):
 @pytest.mark.parametrize("name", BAD_ROWS)
 def test_beam_skips_the_same_rows(file, tmp_path, name):
     beam = pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
-    from shardwriter.beam import WriteShards
+    from shardwriter.cluster import WriteShards
 
     content, _ = BAD_ROWS[name]
     path = file(name, content)

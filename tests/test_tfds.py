@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 import shardwriter as sw
 from shardwriter.cli import app
+from shardwriter.dataset.names import TfdsSplit, tfds_split_of
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
     CallableError,
@@ -31,17 +32,16 @@ from shardwriter.errors import (
     OutputExists,
     StorageError,
 )
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.schema import FeatureSummary
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.runs import publication
-from shardwriter.shards.locate import load_manifest
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema.schema import FeatureSummary
 from shardwriter.sources.find import open_source
-from shardwriter.storage import LocalStorage
-from shardwriter.tfds.features import TfdsFeature, tfds_feature
-from shardwriter.tfds.names import TfdsSplit, tfds_split_of
-from shardwriter.writing import write_dataset
+from shardwriter.sources.locate import load_manifest
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing import publication
+from shardwriter.writing.features import TfdsFeature, tfds_feature
+from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.writing import write_dataset
 
 HERE = "demo/1.0.0"
 
@@ -978,6 +978,6 @@ def test_tfds_and_timm_read_what_was_written(tmp_path, photos):
 
 
 def sw_png(pixels):
-    from shardwriter.images.plain_png import encode_png
+    from shardwriter.formats.plain_png import encode_png
 
     return encode_png(pixels)

@@ -14,10 +14,10 @@ import shardwriter as sw
 from shardwriter.dataset.naming import split_outputs
 from shardwriter.dataset.splits import parse_split_option
 from shardwriter.errors import CallableError, SchemaConflict
-from shardwriter.options import DatasetOptions, RunOptions
-from shardwriter.splitting import split_up
-from shardwriter.storage import LocalStorage
-from shardwriter.writing import write_all
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.splitting import split_up
+from shardwriter.writing.writing import write_all
 
 SPLIT = "train=0.8@3,val=0.2@1"
 

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from processes import open_below
 
 import shardwriter as sw
-from shardwriter.codec.example import UNSET, decode_example, encode_example
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats.compression import open_stream
+from shardwriter.formats.example import UNSET, decode_example, encode_example
 from shardwriter.formats.tfrecord import frame
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.options import RunOptions
-from shardwriter.shards.locate import load_manifest
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources import record_file
 from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources.find import open_source
+from shardwriter.sources.locate import load_manifest
 from shardwriter.sources.tfrecord import TFRecordFiles
+from shardwriter.writing.options import RunOptions
 
 PACKS = {"plain": bytes, "gzip": gzip.compress, "zlib": zlib.compress}
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.errors import RecordTooLarge, SourceChanged, SourceError
-from shardwriter.features.feature_types import FeatureType
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources import tar_samples
 from shardwriter.sources.tar_members import _plain
 from shardwriter.sources.webdataset import StreamedSample, WebDataset

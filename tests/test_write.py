@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter import writing
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.errors import (
     CallableError,
@@ -27,14 +26,14 @@ from shardwriter.errors import (
     SourceError,
     StorageError,
 )
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.schema_text import parse_schema_option
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.runs import publication
-from shardwriter.runs.rundir import RunDirectory
-from shardwriter.runs.snapshot import Snapshot
-from shardwriter.storage import LocalStorage
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema.schema_text import parse_schema_option
 from shardwriter.storage.local import LocalFile
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing import publication, writing
+from shardwriter.writing.run_directory import RunDirectory
+from shardwriter.writing.snapshot import Snapshot
 
 
 def features(count: int) -> list[dict[str, object]]:
@@ -311,7 +310,7 @@ def test_a_record_of_100_mib_works(tmp_path: Path) -> None:
 
 
 def test_a_record_over_2_gib_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwriter.items.record_encoder.MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr("shardwriter.writing.record_encoder.MAX_PAYLOAD_BYTES", 1000)
     with pytest.raises(sw.DataError, match="2 GiB") as caught:
         sw.write([{"x": b""}, {"x": bytes(1000)}], tmp_path / "t@1")
     assert caught.value.index == 1

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 import shardwriter as sw
 from shardwriter.cli import app
-from shardwriter.codec.example import payload_kind
-from shardwriter.codec.sequence_names import (
+from shardwriter.errors import FeatureError, ManifestError, OptionError, SchemaConflict, WireError
+from shardwriter.formats.example import payload_kind
+from shardwriter.formats.sequence_names import (
     context_part,
     feature_spelling,
     is_of_sequences,
@@ -22,9 +23,8 @@ from shardwriter.codec.sequence_names import (
     list_spelling,
     spoken,
 )
-from shardwriter.errors import FeatureError, ManifestError, OptionError, SchemaConflict, WireError
-from shardwriter.repairing.recount import recount
-from shardwriter.shards.locate import load_manifest
+from shardwriter.inspect.recount import recount
+from shardwriter.sources.locate import load_manifest
 
 NAMES = st.text(st.sampled_from("ab[]\\"), max_size=5)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from shardwriter.cli.append import append
@@ -69,6 +71,10 @@ def _options(
 
 def main() -> None:
     """Run ``shardwriter``."""
+    if sys.argv[1:2] == ["beam"]:
+        from shardwriter.cli import beam  # its options are Beam's as well: an app of its own
+
+        beam.main()
     prepare_streams()
     app()
 

@@ -30,9 +30,9 @@ from shardwriter.cli.write_options import (
 from shardwriter.cli.written import Written, what_is_left
 
 if TYPE_CHECKING:
-    from shardwriter.engines import Progress
-    from shardwriter.notices import Notices
-    from shardwriter.sources import Source
+    from shardwriter.sources.source import Source
+    from shardwriter.writing.engine import Progress
+    from shardwriter.writing.notices import Notices
 
 
 def append(
@@ -84,7 +84,7 @@ def append(
     """
 
     def left() -> str | None:
-        from shardwriter.resharding.append import output_to_append_to
+        from shardwriter.writing.append import output_to_append_to
 
         return what_is_left(output_to_append_to(out))
 
@@ -93,9 +93,9 @@ def append(
 
         from shardwriter.cli.write_options import dataset_options
         from shardwriter.dataset.naming import Output
-        from shardwriter.options import RunOptions
-        from shardwriter.resharding.append import append_dataset
         from shardwriter.sources.find import open_source
+        from shardwriter.writing.append import append_dataset
+        from shardwriter.writing.options import RunOptions
 
         options = dataset_options(
             Output("", "", "", None),

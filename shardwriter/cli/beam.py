@@ -1,7 +1,8 @@
-"""``python -m shardwriter.beam``: the jobs, and each of them as a command of its own."""
+"""``shardwriter beam``: the jobs, and each of them as a command of its own."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ def _app(*commands: Callable[..., Any], **settings: Any) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the job that the first argument names."""
+    """Run ``shardwriter beam JOB ...``."""
     app = _app(write, stats, reshard, no_args_is_help=True)
 
     @app.callback()
@@ -40,7 +41,7 @@ def main() -> None:
         """
 
     prepare_streams()
-    app(prog_name="python -m shardwriter.beam")
+    app(sys.argv[2:], prog_name="shardwriter beam")
 
 
 def write_shards() -> None:

@@ -209,7 +209,7 @@ def dataflow_command(arguments: JobArguments, job: str, wheel: str) -> str:
     """
     mine = [group for group in arguments.mine if group != ["--dataflow-command"]]
     positional = [group for group in mine if not group[0].startswith("-") or group == ["-"]]
-    lines = [["python", "-m", "shardwriter.beam", job, *(group[0] for group in positional)]]
+    lines = [["shardwriter", "beam", job, *(group[0] for group in positional)]]
     lines += [group for group in mine if group not in positional]
     lines.append(["--runner=DataflowRunner"])
     lines += [group for group in arguments.beam if group[0].partition("=")[0] != "--runner"]

@@ -1,4 +1,4 @@
-"""``python -m shardwriter.beam stats``: ``shard-stats`` by a Beam runner."""
+"""``shardwriter beam stats``: ``shard-stats`` by a Beam runner."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from shardwriter.cli.stats_options import (
 )
 
 if TYPE_CHECKING:
-    from shardwriter.beam import ShardStats
+    from shardwriter.cluster import ShardStats
 
 
 def stats(
@@ -76,7 +76,7 @@ def stats(
     failed, and with 2 when a path names nothing. Options that are not listed
     here are Beam's: --runner, --project, --region, ...
 
-    Example: [bold]python -m shardwriter.beam stats out/train@16[/bold]
+    Example: [bold]shardwriter beam stats out/train@16[/bold]
     """
     with reported(verbose=verbose):
         from shardwriter.errors import OptionError
@@ -101,7 +101,7 @@ def stats(
         if dataflow:
             typer.echo(dataflow_command(arguments, "stats", wheel_name()))
             return
-        from shardwriter.beam import ShardStats
+        from shardwriter.cluster import ShardStats
 
         job = ShardStats(paths, check=check.value, features=features, label=label, plan=plan)
         with tempfile.TemporaryDirectory(prefix="shardwriter-") as folder:
@@ -114,7 +114,7 @@ def _run(arguments: JobArguments, stats_job: ShardStats, out: str, verbose: bool
     """Return the JSON; None where the job is not waited for."""
     import apache_beam as beam
 
-    from shardwriter.beam.text_file import KeepText
+    from shardwriter.cluster.text_file import KeepText
     from shardwriter.errors import RunError
     from shardwriter.storage.choose import storage_for
 

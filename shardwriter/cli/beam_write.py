@@ -1,4 +1,4 @@
-"""``python -m shardwriter.beam write`` and ``reshard``: datasets written by a Beam runner."""
+"""``shardwriter beam write`` and ``reshard``: datasets written by a Beam runner."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from shardwriter.dataset.manifest import Manifest
     from shardwriter.dataset.naming import Output
     from shardwriter.dataset.splits import Split
-    from shardwriter.options import DatasetOptions, RunOptions
-    from shardwriter.splitting import Datasets
+    from shardwriter.writing.options import DatasetOptions, RunOptions
+    from shardwriter.writing.splitting import Datasets
 
 
 class _Strategy(str, Enum):
@@ -146,14 +146,14 @@ def write(
     --split each split is a job of its own, and is published when it is whole.
     Options that are not listed here are Beam's: --runner, --project, ...
 
-    Example: [bold]python -m shardwriter.beam write photos/ out/train@16[/bold]
+    Example: [bold]shardwriter beam write photos/ out/train@16[/bold]
     --dataflow-command prints how to run the same on Dataflow.
     """
     outputs: list[Output] = []
     with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
-        from shardwriter.callables import is_reference
         from shardwriter.errors import OptionError
-        from shardwriter.options import RunOptions
+        from shardwriter.sources.callables import is_reference
+        from shardwriter.writing.options import RunOptions
 
         arguments: JobArguments = ctx.obj
 
@@ -243,11 +243,11 @@ def _write_all(
     verbose: bool,
 ) -> None:
     """Run a job for each dataset, one after the other, and print what they have made."""
-    from shardwriter.beam import WriteShards
-    from shardwriter.beam.place import place_for
-    from shardwriter.data_warnings import from_manifest
+    from shardwriter.cluster import WriteShards
+    from shardwriter.cluster.place import place_for
+    from shardwriter.schema.data_warnings import from_manifest
     from shardwriter.sources.find import Opened
-    from shardwriter.split_types import check_manifests
+    from shardwriter.writing.split_types import check_manifests
 
     targets = datasets.targets
     named: list[Any] = [source]
@@ -310,12 +310,12 @@ def reshard(
     reading order, and other files come one after the other. Options that are
     not listed here are Beam's: --runner, --project, --region, ...
 
-    Example: [bold]python -m shardwriter.beam reshard out/train@16 out/more@64[/bold]
+    Example: [bold]shardwriter beam reshard out/train@16 out/more@64[/bold]
     """
     with reported(
         verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression, urls=True))
     ):
-        from shardwriter.options import RunOptions
+        from shardwriter.writing.options import RunOptions
 
         arguments: JobArguments = ctx.obj
         output = output_of(out, shards, compression, urls=True)
@@ -325,7 +325,7 @@ def reshard(
             _print_dataflow_command(arguments, "reshard", path, output, [])
             return
         check_reachable(arguments, PATH=path, OUT=output.directory)
-        from shardwriter.beam import WriteShards
+        from shardwriter.cluster import WriteShards
 
         writing = WriteShards(
             output.notation,

@@ -20,8 +20,8 @@ import typer
 
 from shardwriter.errors import OutOfMemory, ShardwriterError, StorageError, UsageError
 from shardwriter.formats.text import clean
-from shardwriter.progress_bar import reading_bar as reading_bar
-from shardwriter.progress_bar import writing_bar as writing_bar
+from shardwriter.writing.progress_bar import reading_bar as reading_bar
+from shardwriter.writing.progress_bar import writing_bar as writing_bar
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 VerboseOption = Annotated[

@@ -15,10 +15,10 @@ from shardwriter.cli.written import Written, print_all_written, written_json
 
 if TYPE_CHECKING:
     from shardwriter.dataset.naming import Output
-    from shardwriter.engines import Progress, Work
-    from shardwriter.notices import Notices
-    from shardwriter.options import DatasetOptions, RunOptions
-    from shardwriter.sources import Source
+    from shardwriter.sources.source import Source
+    from shardwriter.writing.engine import Progress, Work
+    from shardwriter.writing.notices import Notices
+    from shardwriter.writing.options import DatasetOptions, RunOptions
 
 
 def make(
@@ -80,7 +80,7 @@ def make_copy(
         run_options: What does not.
         json: Print JSON.
     """
-    from shardwriter.writing import write_dataset
+    from shardwriter.writing.writing import write_dataset
 
     def made(progress: Progress, notices: Notices) -> list[Written]:
         manifest = write_dataset(open_source, output, options, run_options, progress, notices)

@@ -58,8 +58,8 @@ def merge(
     """
     *parts, out = paths
     with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
-        from shardwriter.options import RunOptions
-        from shardwriter.resharding.merged import open_merged
+        from shardwriter.writing.merged import open_merged
+        from shardwriter.writing.options import RunOptions
 
         output = output_of(out, shards, compression)
         options = dataset_options(output, shuffle=shuffle, seed=seed, deflate=deflate)

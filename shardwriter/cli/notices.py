@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwriter.cli.common import advise, hint, warn
 from shardwriter.errors import DataWarning
-from shardwriter.notices import Notices
+from shardwriter.writing.notices import Notices
 
 
 class TerminalNotices(Notices):

@@ -48,10 +48,10 @@ def plan(
     Example: [bold]shardwriter plan --records 50000 --shards 16 --world 8[/bold]
     """
     with reported(verbose=verbose):
-        from shardwriter.dataset.shares import auto_num_shards
+        from shardwriter.dataset.rank_partition import auto_num_shards
         from shardwriter.errors import OptionError
-        from shardwriter.splitplan.document import even_records, plan_json
-        from shardwriter.splitplan.options import PlanOptions
+        from shardwriter.inspect.options import PlanOptions
+        from shardwriter.inspect.split_plan import even_records, plan_json
 
         options = PlanOptions(
             world, loader_workers, batch_size, drop_last, record_bytes, policy_names(policy)

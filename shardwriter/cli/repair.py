@@ -47,12 +47,12 @@ from shardwriter.cli.write_options import (
     dataset_options,
 )
 from shardwriter.cli.written import what_is_left
-from shardwriter.progress_bar import repairing_bars
+from shardwriter.writing.progress_bar import repairing_bars
 
 if TYPE_CHECKING:
     from shardwriter.dataset.splits import Split
-    from shardwriter.repairing.report import RepairReport
-    from shardwriter.sources import Source
+    from shardwriter.inspect.repair_report import RepairReport
+    from shardwriter.sources.source import Source
 
 _MAX_SHARDS = 20
 
@@ -123,9 +123,9 @@ def repair(
     with reported(verbose=verbose, left=lambda: _left(path, out)):
         from shardwriter.dataset.naming import Output
         from shardwriter.errors import OptionError
-        from shardwriter.options import RunOptions
-        from shardwriter.repair import repair_dataset
+        from shardwriter.inspect.repair import repair_dataset
         from shardwriter.sources.splits import open_as_split
+        from shardwriter.writing.options import RunOptions
 
         given = [map, filter, limit, shuffle or None, key, seed, label, schema]
         given += [order.value if order is not Order.source else None]

@@ -55,8 +55,8 @@ def reshard(
     Example: [bold]shardwriter reshard out/train out/more@64[/bold]
     """
     with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
-        from shardwriter.options import RunOptions
         from shardwriter.sources.tfrecord import TFRecordFiles
+        from shardwriter.writing.options import RunOptions
 
         output = output_of(out, shards, compression)
         options = dataset_options(output, shuffle=shuffle, seed=seed, deflate=deflate)

@@ -66,7 +66,7 @@ def stats(
     Example: [bold]shard-stats out/train@16 --features --world 8 --batch-size 64[/bold]
     """
     with reported(verbose=verbose):
-        from shardwriter.stats import stats as make_report
+        from shardwriter.inspect.stats import stats as make_report
 
         gates = gate_options(expect_records, max_imbalance, max_byte_imbalance, fail_on, baseline)
         plan = plan_options(world, loader_workers, batch_size, drop_last, policy)

@@ -14,8 +14,8 @@ from shardwriter.cli.common import hint, print_json
 from shardwriter.dataset.naming import is_url
 
 if TYPE_CHECKING:
-    from shardwriter.inspection.gates.gating import GateOptions
-    from shardwriter.splitplan.options import PlanOptions
+    from shardwriter.inspect.gates import GateOptions
+    from shardwriter.inspect.options import PlanOptions
 
 
 class Check(str, Enum):
@@ -141,7 +141,7 @@ def plan_options(
     policies: Sequence[str] | None,
 ) -> PlanOptions | None:
     """Return who will read, by default one at a time; None where nothing says so."""
-    from shardwriter.splitplan.options import PlanOptions
+    from shardwriter.inspect.options import PlanOptions
 
     numbers = (world, loader_workers, batch_size)
     if numbers == (None, None, None) and not drop_last and not policies:
@@ -156,7 +156,7 @@ def policy_names(texts: Sequence[str] | None) -> tuple[str, ...]:
     Raises:
         OptionError: There is no such policy.
     """
-    from shardwriter.splitplan.policies import check_names
+    from shardwriter.inspect.split_policies import check_names
 
     names = tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
     if "all" in names:
@@ -177,8 +177,8 @@ def gate_options(
     Raises:
         OptionError: A word means nothing, or the baseline is none.
     """
-    from shardwriter.inspection.gates.baseline import load_baseline
-    from shardwriter.inspection.gates.gating import GateOptions, split_words
+    from shardwriter.inspect.baseline import load_baseline
+    from shardwriter.inspect.gates import GateOptions, split_words
 
     return GateOptions(
         expect_records=expect_records,
@@ -235,7 +235,7 @@ def conclude(report: dict[str, Any], gates: GateOptions, faces: Faces) -> None:
     Raises:
         typer.Exit: There are defects, or a gate has failed.
     """
-    from shardwriter.inspection.gates.gating import evaluate, gates_passed
+    from shardwriter.inspect.gates import evaluate, gates_passed
 
     report["gates"] = evaluate(report, gates)
     num_failed = sum(not gate["passed"] for gate in report["gates"])
@@ -249,8 +249,8 @@ def conclude(report: dict[str, Any], gates: GateOptions, faces: Faces) -> None:
 
         print_report(report, all_shards=faces.all_shards, all_policies=faces.all_policies)
     if faces.html is not None:
+        from shardwriter.reading.pictures import sample_pictures
         from shardwriter.report.page import write_page
-        from shardwriter.report.pictures import sample_pictures
 
         paths = [shard["path"] for shard in report["shards"]]
         label = report["labels"].get("feature")

@@ -22,7 +22,7 @@ def verify(
     Example: [bold]shardwriter verify out/train[/bold]
     """
     with reported(verbose=verbose):
-        from shardwriter.verify import verify as prove
+        from shardwriter.inspect.verify import verify as prove
 
         with reading_bar("proving") as progress:
             report = prove(out, progress=progress)

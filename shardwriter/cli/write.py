@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwriter.cli.common import (
-    JsonOption,
-    VerboseOption,
-    hint,
-    print_json,
-    reported,
-    say,
-)
+from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported, say
 from shardwriter.cli.making import make
 from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.write_options import (
@@ -66,10 +59,10 @@ from shardwriter.cli.written import Written, all_that_is_left
 if TYPE_CHECKING:
     from shardwriter.dataset.naming import Output
     from shardwriter.dataset.splits import Split
-    from shardwriter.engines import Progress
-    from shardwriter.notices import Notices
-    from shardwriter.options import DatasetOptions, RunOptions
-    from shardwriter.splitting import Datasets
+    from shardwriter.writing.engine import Progress
+    from shardwriter.writing.notices import Notices
+    from shardwriter.writing.options import DatasetOptions, RunOptions
+    from shardwriter.writing.splitting import Datasets
 
 
 class _Engine(str, Enum):
@@ -177,8 +170,8 @@ def write(
 
     with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
         from shardwriter.errors import OptionError
-        from shardwriter.options import RunOptions
-        from shardwriter.writing import write_all
+        from shardwriter.writing.options import RunOptions
+        from shardwriter.writing.writing import write_all
 
         if dry_run and (resume or retry_errors):
             raise OptionError(
@@ -259,9 +252,9 @@ def write(
 
 def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> None:
     from shardwriter.formats.packing import lost_readers
-    from shardwriter.job import check_compression
-    from shardwriter.plan import plan_selection
-    from shardwriter.writing import warn_of_sources
+    from shardwriter.writing.job import check_compression
+    from shardwriter.writing.plan import plan_selection
+    from shardwriter.writing.writing import warn_of_sources
 
     targets = datasets.targets
     outputs = [target.output for target in targets]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from shardwriter.dataset.naming import Output
     from shardwriter.dataset.splits import Split
     from shardwriter.formats.compression import Compression as CompressionName
-    from shardwriter.options import DatasetOptions
-    from shardwriter.splitting import Datasets
+    from shardwriter.writing.options import DatasetOptions
+    from shardwriter.writing.splitting import Datasets
 
 
 class Format(str, Enum):
@@ -314,13 +314,13 @@ def dataset_options(
     Raises:
         OptionError: An option is wrong, or contradicts another.
     """
-    from shardwriter.callables import import_reference
     from shardwriter.errors import OptionError
-    from shardwriter.features.declared import declare
-    from shardwriter.images.options import image_options
-    from shardwriter.options import DatasetOptions
+    from shardwriter.schema.declared import declare
+    from shardwriter.sources.callables import import_reference
     from shardwriter.sources.indices_file import read_indices
-    from shardwriter.table_options import table_options
+    from shardwriter.sources.table_options import table_options
+    from shardwriter.writing.images_options import image_options
+    from shardwriter.writing.options import DatasetOptions
 
     if allow_duplicates and indices is None:
         raise OptionError("--allow-duplicates without --indices", hint="leave it off")
@@ -408,9 +408,9 @@ def datasets_of(
     """
     from shardwriter.dataset.naming import split_outputs
     from shardwriter.dataset.splits import parse_split_option
-    from shardwriter.splitting import split_up, undivided
+    from shardwriter.writing.splitting import split_up, undivided
 
-    check_order(source, out, f"{'python -m shardwriter.beam' if urls else 'shardwriter'} write")
+    check_order(source, out, f"{'shardwriter beam' if urls else 'shardwriter'} write")
     skip_errors = on_error is OnError.skip
     if split is None:
         output = output_of(out, shards, compression, urls=urls, tfds=tfds)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from shardwriter.dataset.manifest import Manifest
     from shardwriter.dataset.naming import Output
-    from shardwriter.engines import Work
     from shardwriter.errors import DataWarning
+    from shardwriter.writing.engine import Work
 
 
 class Written(NamedTuple):
@@ -78,7 +78,7 @@ def summary_json(
     warnings: Sequence[DataWarning] = (),
 ) -> dict[str, Any]:
     """Return what ``--json`` prints of a dataset that was written."""
-    from shardwriter.data_warnings import to_json
+    from shardwriter.schema.data_warnings import to_json
 
     return {
         "elapsed_s": elapsed_s,

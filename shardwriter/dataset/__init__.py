@@ -1,1 +1,1 @@
-"""What a dataset is: names, the law, its order, its parts, manifest and index."""
+"""What a dataset is: names, assignment, orders, splits, rank partition, manifest and index."""

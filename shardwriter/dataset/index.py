@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.layout import GapRuns
+from shardwriter.dataset.assignment import GapRuns
 from shardwriter.errors import ManifestError, SourceChanged
 from shardwriter.formats.compressed_writer import ZLIB_HEAD
 from shardwriter.formats.compression import Compression

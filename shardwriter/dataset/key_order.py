@@ -21,10 +21,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.codec.example import UNSET, decode_example, payload_kind
-from shardwriter.codec.sequence_example import SequenceExample, decode_sequence_example
 from shardwriter.errors import FeatureError, SourceError
-from shardwriter.items.fields import own_fields
+from shardwriter.formats.example import UNSET, decode_example, payload_kind
+from shardwriter.formats.sequence_example import SequenceExample, decode_sequence_example
+from shardwriter.schema.fields import own_fields
 
 ALGORITHM: Final = "blake2b-key/1"
 

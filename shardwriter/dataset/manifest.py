@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shardwriter.codec.sequence_names import feature_spelling, list_spelling
-from shardwriter.dataset.layout import GapRuns, law_breach, to_runs
+from shardwriter.dataset.assignment import GapRuns, law_breach, to_runs
 from shardwriter.dataset.manifest_shape import ManifestShape, Versioned
 from shardwriter.dataset.naming import ShardPattern, pattern_from_template
 from shardwriter.dataset.splits import Split
 from shardwriter.errors import ManifestError
-from shardwriter.features.schema import FeatureSummary, schema_from_json
-from shardwriter.features.schema_text import summary_text
 from shardwriter.formats import canonical, json_shape
+from shardwriter.formats.sequence_names import feature_spelling, list_spelling
 from shardwriter.formats.text import clean
+from shardwriter.schema.schema import FeatureSummary, schema_from_json
+from shardwriter.schema.schema_text import summary_text
 
 FORMAT: Final = "shardwriter.manifest/1"
 _SHOWN_NAMES: Final = 5
@@ -65,7 +65,7 @@ class Manifest:
         num_items: T, items in source order, those without a record included.
         shards: One entry a shard.
         gaps: Sorted indices of the items without a record; of a manifest that was read they are
-            kept as runs (:class:`~shardwriter.dataset.layout.GapRuns`).
+            kept as runs (:class:`~shardwriter.dataset.assignment.GapRuns`).
         compression: ``{"type": "none"}``, or with the library and member size.
         index: The index file.
         job: Hash of everything that decides the bytes.

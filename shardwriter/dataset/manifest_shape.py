@@ -9,12 +9,12 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
-from shardwriter.codec.feature_errors import Kind
 from shardwriter.dataset.splits import SplitEntry
-from shardwriter.features.feature_types import Encoding
 from shardwriter.formats.compression import Compression
+from shardwriter.formats.feature_errors import Kind
 from shardwriter.formats.json_shape import Count, Hex32
 from shardwriter.formats.packing import Deflate
+from shardwriter.schema.feature_types import Encoding
 
 Items = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 """A number of items: so many that two of them, or a shard and its turn, still fit an int64."""

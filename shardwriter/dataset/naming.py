@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
+from shardwriter.dataset.names import MAX_TFDS_SHARDS, TfdsSplit, parse_tfds_out
+from shardwriter.dataset.option_types import Bounds, check_value
 from shardwriter.errors import OptionError
 from shardwriter.formats.compression import SUFFIXES, Compression
-from shardwriter.option_types import Bounds, check_value
-from shardwriter.tfds.names import MAX_TFDS_SHARDS, TfdsSplit, parse_tfds_out
 
 MAX_SHARDS: Final = 999_999
 
@@ -262,7 +262,7 @@ def parse_output(
         compression: ``--compression``; where it is None, a ``.gz`` in OUT says gzip.
         urls: Whether OUT may be a URL.
         tfds: ``--tfds``: NAME:VERSION of the TFDS dataset that OUT is a split of; see
-            :mod:`shardwriter.tfds`.
+            :mod:`shardwriter.writing.tfds`.
 
     Raises:
         OptionError: OUT names no dataset, N is out of range, or OUT and an option contradict each

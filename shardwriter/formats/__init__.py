@@ -1,1 +1,1 @@
-"""Byte formats, exact: framing, compression, checksums, small files of others."""
+"""Bytes that others define: TFRecord frames, CRC-32C, Examples, image and WAV headers, events."""

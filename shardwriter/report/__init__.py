@@ -1,1 +1,1 @@
-"""The faces of results: tables in a terminal, a page in a browser, all made of JSON documents."""
+"""Results for people: tables in a terminal and a page in a browser, made of JSON documents."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwriter.formats.text import clean
-from shardwriter.render import bytes_text, max_cells, number_text, share_text, shorten
+from shardwriter.report.render import bytes_text, max_cells, number_text, share_text, shorten
 
 _MAX_FEATURES: Final = 60
 _MAX_DRIFT: Final = 20

@@ -11,8 +11,8 @@ from importlib.resources import files
 from typing import Any
 
 from shardwriter.formats.text import clean
+from shardwriter.reading.pictures import Sample
 from shardwriter.report.page_view import page_view
-from shardwriter.report.pictures import Sample
 from shardwriter.storage.choose import storage_for
 from shardwriter.storage.local import storage_errors
 

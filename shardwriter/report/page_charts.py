@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from shardwriter.render import bytes_text, plural
+from shardwriter.report.render import bytes_text, plural
 
 _HEIGHT: Final = 100.0
 _MAX_HEAT_ROWS: Final = 12

@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from shardwriter.render import bytes_text, number_text, plural, share_text
 from shardwriter.report.feature_table import (
     drift_file,
     kind_text,
@@ -16,7 +15,8 @@ from shardwriter.report.feature_table import (
     top_text,
 )
 from shardwriter.report.page_charts import box_chart, heat_chart, rank_bars, strip_chart
-from shardwriter.report.set_tables import most_telling, named_labels, shard_name
+from shardwriter.report.render import bytes_text, number_text, plural, share_text
+from shardwriter.report.tables import most_telling, named_labels, shard_name
 
 _MAX_SHARDS: Final = 50
 _MAX_LABELS: Final = 20

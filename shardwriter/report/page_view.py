@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from shardwriter.dataset.naming import parse_shard_file
-from shardwriter.images.headers import read_header
-from shardwriter.render import bytes_text
+from shardwriter.formats.images import read_header
+from shardwriter.reading.pictures import Sample
 from shardwriter.report.page_set_view import View, cut, set_view
-from shardwriter.report.pictures import Sample
 from shardwriter.report.remedies import aftermath, remedies
+from shardwriter.report.render import bytes_text
 
 _MAX_SETS: Final = 12
 _MAX_DEFECTS: Final = 200

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.render import bytes_text, make_console
-from shardwriter.splitplan.policies import LIKELY
+from shardwriter.inspect.split_policies import LIKELY
+from shardwriter.report.render import bytes_text, make_console
 
 _STYLES: Final = {
     "ok": "green",

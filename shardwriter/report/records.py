@@ -8,10 +8,10 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.codec.sequence_names import feature_spelling, list_spelling
+from shardwriter.formats.sequence_names import feature_spelling, list_spelling
 from shardwriter.formats.text import clean
-from shardwriter.render import bytes_text, make_console
-from shardwriter.show import ShownRecord
+from shardwriter.reading.show import ShownRecord
+from shardwriter.report.render import bytes_text, make_console
 
 _MAX_VALUES: Final = 8
 
@@ -59,7 +59,7 @@ def _value_text(value: Any) -> tuple[str, str]:
 
 
 def _bytes_value(value: bytes) -> str:
-    from shardwriter.images.headers import image_format
+    from shardwriter.formats.images import image_format
 
     found = image_format(value[:16])
     if found is not None:

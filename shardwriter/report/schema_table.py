@@ -7,11 +7,11 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.codec.sequence_names import feature_spelling, list_spelling
-from shardwriter.features.schema import FeatureSummary
+from shardwriter.formats.sequence_names import feature_spelling, list_spelling
 from shardwriter.formats.text import clean
-from shardwriter.known_schema import KnownSchema
-from shardwriter.render import make_console, max_cells, plural, shorten
+from shardwriter.reading.known_schema import KnownSchema
+from shardwriter.report.render import make_console, max_cells, plural, shorten
+from shardwriter.schema.schema import FeatureSummary
 
 _MAX_CLASSES: Final = 4
 _CLASS_CELLS: Final = 14

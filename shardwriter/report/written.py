@@ -12,7 +12,7 @@ from rich.text import Text
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import ledger_file
 from shardwriter.formats.text import clean
-from shardwriter.render import bytes_text, make_console, print_pairs, rate_text
+from shardwriter.report.render import bytes_text, make_console, print_pairs, rate_text
 from shardwriter.storage.choose import storage_for
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwriter.sources import huggingface
-from shardwriter.sources.queued import QueueItems, is_queue
+from shardwriter.sources.queue import QueueItems, is_queue
 from shardwriter.sources.torch_loader import LoaderItems, is_loader
 
 

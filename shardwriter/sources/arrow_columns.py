@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.codec.example import UNSET, Kind
-from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType, Shape
-from shardwriter.features.schema_text import type_text
+from shardwriter.formats.example import UNSET, Kind
+from shardwriter.formats.example_columns import Column
+from shardwriter.schema.feature_types import FeatureType, Shape
+from shardwriter.schema.schema_text import type_text
 from shardwriter.sources.arrow_types import (
     dtype_of,
     is_list,
@@ -29,7 +29,7 @@ from shardwriter.sources.arrow_types import (
     tensor_shape,
     time_casts,
 )
-from shardwriter.sources.csv_cells import EXACT_WHOLE
+from shardwriter.sources.cells import EXACT_WHOLE
 
 ReadFile: TypeAlias = "Callable[[str], bytes]"
 """Returns the content of a file whose name stands in place of its bytes."""

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwriter.features.feature_types import FeatureType, float_dtype
+from shardwriter.schema.feature_types import FeatureType, float_dtype
 
 
 def tensor_shape(arrow_type: Any) -> tuple[int, ...] | None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.folder_files import (
     LOOK_FILES,
     ListedFile,

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from shardwriter.dataset.naming import path_below
 from shardwriter.errors import SourceError
-from shardwriter.images.annotations import AREA
+from shardwriter.sources.annotations import AREA
 from shardwriter.sources.coco_files import annotations_file, image_folder
 from shardwriter.sources.coco_segments import POLYGON_COLUMNS, RLE_COLUMNS, add_segments
 from shardwriter.sources.detection import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwriter.images.annotations import RLE_COUNTS, RLE_NUM_COUNTS
+from shardwriter.sources.annotations import RLE_COUNTS, RLE_NUM_COUNTS
 from shardwriter.sources.detection import BadAnnotation, checked_numbers
 
 _PREFIX: Final = "image/object/segmentation"

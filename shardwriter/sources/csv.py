@@ -16,15 +16,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.codec.example import UNSET
-from shardwriter.codec.example_columns import Column
 from shardwriter.errors import DataWarning, SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.sources.csv_cells import CONVERT, TYPES, ColumnTyping, is_number
+from shardwriter.formats.example import UNSET
+from shardwriter.formats.example_columns import Column
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.sources.cells import CONVERT, TYPES, ColumnTyping, is_number
 from shardwriter.sources.csv_file import CsvFile
 from shardwriter.sources.positions import MAX_OPEN_FILES, file_changed
-from shardwriter.sources.row_table import RowTable
-from shardwriter.table_options import TableOptions
+from shardwriter.sources.table_options import TableOptions
+from shardwriter.sources.tables import RowTable
 
 KIND: Final = "csv"
 

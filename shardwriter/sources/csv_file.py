@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from shardwriter.errors import SourceError
 from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.quantities import plural
-from shardwriter.sources.csv_cells import ColumnTyping
+from shardwriter.formats.quantities import plural
+from shardwriter.sources.cells import ColumnTyping
 from shardwriter.sources.positions import (
     BOM,
     SURROGATES,
@@ -26,8 +26,8 @@ from shardwriter.sources.positions import (
     not_utf8,
     whole_lines,
 )
-from shardwriter.sources.row_table import BLOCK_ROWS, RowFile
-from shardwriter.table_options import TableOptions
+from shardwriter.sources.table_options import TableOptions
+from shardwriter.sources.tables import BLOCK_ROWS, RowFile
 
 if TYPE_CHECKING:
     from _csv import Reader

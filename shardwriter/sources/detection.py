@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.images.headers import EXTENSIONS, read_header
+from shardwriter.formats.images import EXTENSIONS, read_header
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.folder_files import ListedFile, read_file
 from shardwriter.storage.inputs import Entry, absolute, inputs_for
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from shardwriter.callables import import_reference
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.features.bound_values import column_types
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.sources import Source
+from shardwriter.schema.bound_values import column_types
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources import audio as audio_source
 from shardwriter.sources import coco as coco_source
 from shardwriter.sources import csv as csv_source
@@ -26,16 +24,12 @@ from shardwriter.sources import python as python_source
 from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources import voc as voc_source
 from shardwriter.sources import webdataset as webdataset_source
-from shardwriter.sources.looking import (
-    OURS,
-    TABLE_ENDINGS,
-    format_of_file,
-    json_lines_in,
-    look,
-)
-from shardwriter.sources.named_files import all_files, files_meant, must_exist, named_in
+from shardwriter.sources.callables import import_reference
+from shardwriter.sources.input_files import all_files, files_meant, must_exist, named_in
+from shardwriter.sources.looking import OURS, TABLE_ENDINGS, format_of_file, json_lines_in, look
+from shardwriter.sources.source import Source
+from shardwriter.sources.table_options import TableOptions
 from shardwriter.storage.inputs import Entry, inputs_for
-from shardwriter.table_options import TableOptions
 
 _Types = Mapping[str, FeatureType] | None
 

@@ -24,18 +24,18 @@ from numpy.typing import NDArray
 
 from shardwriter.dataset.naming import is_url, path_below
 from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats import json_shape
 from shardwriter.formats.crc32c import extend_crc32c
 from shardwriter.formats.json_shape import Shape
 from shardwriter.formats.text import clean
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.sources.arrow import ArrowRows
 from shardwriter.sources.arrow_file import Piece
-from shardwriter.sources.arrow_rows import ArrowRows
 from shardwriter.sources.huggingface_table import SentTable
 from shardwriter.sources.parquet import ParquetTable
 from shardwriter.sources.positions import OffsetTable
+from shardwriter.sources.table_options import TableOptions
 from shardwriter.storage.inputs import inputs_for
-from shardwriter.table_options import TableOptions
 
 KIND: Final = "huggingface"
 

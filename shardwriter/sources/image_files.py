@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.images.headers import ImageHeader, read_header
+from shardwriter.formats.images import ImageHeader, read_header
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.folder_files import ListedFile, damaged_file, read_file
 from shardwriter.storage.inputs import Inputs
 

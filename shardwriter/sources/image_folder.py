@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwriter.errors import SourceError
-from shardwriter.images.headers import EXTENSIONS, read_header
+from shardwriter.formats.images import EXTENSIONS, read_header
 from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, has_files
 from shardwriter.sources.image_files import IMAGE_PLAN, image_features
 

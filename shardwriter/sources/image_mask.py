@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.images.headers import EXTENSIONS
+from shardwriter.formats.images import EXTENSIONS
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.folder_files import (
     LOOK_FILES,
     ListedFile,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from shardwriter.errors import SourceError
-from shardwriter.images.headers import EXTENSIONS
+from shardwriter.formats.images import EXTENSIONS
 from shardwriter.sources.folder_files import scan
 from shardwriter.sources.image_sides import MASK_FOLDERS, Side, Sides, ambiguous
 from shardwriter.storage.inputs import Entry, Tree

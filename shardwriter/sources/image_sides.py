@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.images.headers import EXTENSIONS
+from shardwriter.formats.images import EXTENSIONS
 from shardwriter.sources.folder_files import scan, walk
 from shardwriter.storage.inputs import Tree, inputs_for
 

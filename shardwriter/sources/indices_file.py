@@ -7,8 +7,8 @@ from io import BytesIO
 
 import numpy as np
 
+from shardwriter.dataset.indices import ItemIndices, item_indices
 from shardwriter.errors import OptionError
-from shardwriter.items.indices import ItemIndices, item_indices
 from shardwriter.sources.numpy_file import BROKEN
 from shardwriter.storage.inputs import inputs_for
 

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.codec.example import UNSET
-from shardwriter.codec.example_columns import Column
-from shardwriter.features.feature_types import FeatureType
+from shardwriter.formats.example import UNSET
+from shardwriter.formats.example_columns import Column
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.jsonl_file import JsonLinesFile
 from shardwriter.sources.jsonl_values import RowTyping
 from shardwriter.sources.positions import file_changed
-from shardwriter.sources.row_table import BLOCK_ROWS, RowTable
-from shardwriter.table_options import TableOptions
+from shardwriter.sources.table_options import TableOptions
+from shardwriter.sources.tables import BLOCK_ROWS, RowTable
 
 KIND: Final = "jsonl"
 

@@ -21,7 +21,7 @@ from shardwriter.sources.positions import (
     not_utf8,
     whole_lines,
 )
-from shardwriter.sources.row_table import RowFile
+from shardwriter.sources.tables import RowFile
 
 _READ_BYTES: Final = 1 << 20
 _BLANK: Final = " \t\r"  # what JSON takes as space, but for the line end

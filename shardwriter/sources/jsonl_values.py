@@ -22,17 +22,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.codec.example import UNSET, Kind
 from shardwriter.errors import DataWarning, SourceError
-from shardwriter.features.feature_types import FeatureType, Shape
-from shardwriter.sources.csv_cells import (
+from shardwriter.formats.example import UNSET, Kind
+from shardwriter.schema.feature_types import FeatureType, Shape
+from shardwriter.sources.cells import (
     EXACT_WHOLE,
     FLOAT32_MAX,
     INT64_MAX,
     INT64_MIN,
     inexact_integer,
 )
-from shardwriter.table_options import TableOptions
+from shardwriter.sources.table_options import TableOptions
 
 _MAX_NESTING: Final = 32  # as the codec has it
 _TYPES: Final[dict[Kind, FeatureType]] = {

@@ -7,13 +7,11 @@ import json
 import os
 from typing import Final
 
-from shardwriter.callables import is_reference
 from shardwriter.dataset.naming import TFRECORD_PARTS, is_url, parse_shard_file
 from shardwriter.errors import CorruptFile, ManifestError, OptionError, SourceError
 from shardwriter.formats.compression import OpenStream
+from shardwriter.formats.images import image_format
 from shardwriter.formats.tfrecord import frame_header
-from shardwriter.images.headers import image_format
-from shardwriter.shards.locate import find_shard_sets
 from shardwriter.sources import audio as audio_source
 from shardwriter.sources import coco as coco_source
 from shardwriter.sources import csv as csv_source
@@ -28,9 +26,11 @@ from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources import voc as voc_source
 from shardwriter.sources import webdataset as webdataset_source
 from shardwriter.sources.arrow_file import ARROW_FILE, ARROW_STREAM, PARQUET
+from shardwriter.sources.callables import is_reference
 from shardwriter.sources.coco_files import coco_files, looks_like_coco
 from shardwriter.sources.image_sides import parse_spec
-from shardwriter.sources.named_files import braced, expand_braces, named_in, not_there
+from shardwriter.sources.input_files import braced, expand_braces, named_in, not_there
+from shardwriter.sources.locate import find_shard_sets
 from shardwriter.sources.numpy_file import MAGIC as NUMPY_MAGIC
 from shardwriter.sources.positions import BOM
 from shardwriter.sources.tar_members import PACKED

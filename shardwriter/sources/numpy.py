@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.codec.example_columns import Column
 from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType, float_dtype
-from shardwriter.sources.arrow_rows import own_value
+from shardwriter.formats.example_columns import Column
+from shardwriter.schema.feature_types import FeatureType, float_dtype
+from shardwriter.sources.arrow import own_value
 from shardwriter.sources.numpy_file import NumpyFile, Rows
 from shardwriter.sources.positions import OpenFiles
 from shardwriter.storage.descriptor import Scratch

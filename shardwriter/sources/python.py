@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.callables import describe_callable, describe_module
 from shardwriter.errors import (
     CallableError,
     DataError,
@@ -31,9 +30,10 @@ from shardwriter.errors import (
     SourceError,
     reason,
 )
-from shardwriter.features.feature_types import FeatureType
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.adapted import adapted
-from shardwriter.sources.queued import ItemQueue, QueueItems
+from shardwriter.sources.callables import describe_callable, describe_module
+from shardwriter.sources.queue import ItemQueue, QueueItems
 from shardwriter.sources.torch_loader import LoaderItems, is_loader
 
 KIND = "python"

@@ -5,10 +5,7 @@ from __future__ import annotations
 from shardwriter.errors import SourceError
 from shardwriter.formats.compression import OpenStream
 from shardwriter.storage.file_pool import FilePool
-from shardwriter.storage.inputs import (
-    inputs_for,
-    open_stream,
-)
+from shardwriter.storage.inputs import inputs_for, open_stream
 
 
 class Throttled:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from shardwriter.sources import ClassSource, Source
+from shardwriter.sources.source import ClassSource, Source
 from shardwriter.storage.inputs import inputs_for
 
 WORDS: Final = (

@@ -23,27 +23,27 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from shardwriter.callables import import_reference, is_reference
 from shardwriter.dataset.splits import Split, check_split_name
 from shardwriter.errors import CallableError, OptionError, ShardwriterError, SourceError, reason
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.shards.locate import find_shard_sets
-from shardwriter.sources import ClassSource, Source
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources import coco as coco_source
 from shardwriter.sources import huggingface as huggingface_source
 from shardwriter.sources import image_mask as image_mask_source
 from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources import voc as voc_source
+from shardwriter.sources.callables import import_reference, is_reference
 from shardwriter.sources.coco_files import coco_files, is_coco_file
 from shardwriter.sources.find import open_files, open_source
 from shardwriter.sources.folder_files import tree_of
 from shardwriter.sources.image_sides import find_sides
+from shardwriter.sources.locate import find_shard_sets
 from shardwriter.sources.looking import format_of_file
 from shardwriter.sources.python import PythonSource
+from shardwriter.sources.source import ClassSource, Source
 from shardwriter.sources.split_names import WORDS, in_order, split_word
+from shardwriter.sources.table_options import TableOptions
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.inputs import split as split_path
-from shardwriter.table_options import TableOptions
 
 _HINT: Final = (
     "looked for a mapping from names to data; a saved DatasetDict; folders called train, val, "

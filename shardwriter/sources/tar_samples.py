@@ -17,13 +17,7 @@ from shardwriter.errors import RecordTooLarge, SourceError
 from shardwriter.formats.crc32c import extend_crc32c
 from shardwriter.formats.tfrecord import MAX_PAYLOAD_BYTES
 from shardwriter.sources.positions import InputFile, OffsetTable, file_changed
-from shardwriter.sources.tar_members import (
-    Bytes,
-    Member,
-    PositionedBytes,
-    cut_member,
-    walk,
-)
+from shardwriter.sources.tar_members import Bytes, Member, PositionedBytes, cut_member, walk
 
 _BATCH: Final = 1 << 16
 _META: Final = re.compile(r"__[^/]*__($|/)")  # WebDataset's own members

@@ -19,34 +19,27 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.codec.example import UNSET, decode_example, payload_kind
-from shardwriter.codec.sequence_example import SequenceExample, decode_sequence_example
+from shardwriter.dataset.assignment import to_runs
 from shardwriter.dataset.index import Index
-from shardwriter.dataset.layout import to_runs
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import is_url, parse_shard_file
-from shardwriter.dataset.places import LawPlaces
+from shardwriter.dataset.record_locations import LawPlaces
 from shardwriter.errors import CorruptFile, ManifestError, SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.schema import FeatureSummary, learnt_from_json
+from shardwriter.formats.example import UNSET, decode_example, payload_kind
 from shardwriter.formats.frame_block import FrameBlock
+from shardwriter.formats.sequence_example import SequenceExample, decode_sequence_example
 from shardwriter.formats.tfrecord_reader import read_frames
-from shardwriter.shards.locate import find_shard_sets
-from shardwriter.shards.shard_sets import ShardSet
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema.schema import FeatureSummary, learnt_from_json
 from shardwriter.sources.frame_reading import FrameReader, FrameSpans
-from shardwriter.sources.named_files import braced
+from shardwriter.sources.input_files import braced
+from shardwriter.sources.locate import find_shard_sets
 from shardwriter.sources.positions import OffsetTable, OpenFiles, file_changed
 from shardwriter.sources.record_file import RecordFile, damaged
 from shardwriter.sources.record_streams import PooledFile, Throttled, is_plain, opened, tail
+from shardwriter.sources.shard_sets import ShardSet
 from shardwriter.storage.file_pool import FilePool, FileState, max_source_files
-from shardwriter.storage.inputs import (
-    absolute,
-    common_folder,
-    inputs_for,
-    real,
-    relative,
-    split,
-)
+from shardwriter.storage.inputs import absolute, common_folder, inputs_for, real, relative, split
 
 KIND: Final = "tfrecord"
 

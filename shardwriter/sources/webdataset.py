@@ -23,9 +23,9 @@ from contextlib import ExitStack, closing
 from typing import Any, Final, NamedTuple
 
 from shardwriter.errors import CorruptFile, SourceError
-from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats.compression import OpenStream
-from shardwriter.images.headers import EXTENSIONS
+from shardwriter.formats.images import EXTENSIONS
+from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.positions import OffsetTable, OpenFiles, file_changed
 from shardwriter.sources.tar_members import StreamedBytes
 from shardwriter.sources.tar_samples import Sample, TarFile, check_size, samples_in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwriter.dataset.naming import URL
-from shardwriter.storage import LocalStorage, Storage
+from shardwriter.storage.protocol import LocalStorage, Storage
 
 
 def storage_for(path: str) -> Storage:

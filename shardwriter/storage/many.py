@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from shardwriter.storage import Storage
+from shardwriter.storage.protocol import Storage
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

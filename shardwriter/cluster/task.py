@@ -1,0 +1,337 @@
+"""What a launch of a Beam job is: fixed where the pipeline is made, the same in every worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal, TypedDict, get_args
+
+import msgspec
+
+from shardwriter.cluster.cargo import Cargo, load_cargo
+from shardwriter.cluster.cut import MAX_BLOCK_RUNS, MAX_CHUNK_RECORDS, Cut
+from shardwriter.cluster.keyed import KeyedItems
+from shardwriter.cluster.place import Place, place_for
+from shardwriter.dataset.naming import MAX_SHARDS, Output
+from shardwriter.errors import OptionError, RunChanged
+from shardwriter.formats import canonical, json_shape
+from shardwriter.formats.packing import Packing
+from shardwriter.sources.source import ColumnSource, RecordSource, Source, WholeSource
+from shardwriter.storage.choose import storage_for
+from shardwriter.writing.finished import take_finished
+from shardwriter.writing.job import Job, check_compression
+from shardwriter.writing.names import check_images
+from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.plan import check
+from shardwriter.writing.publication import finished
+from shardwriter.writing.sampling import choose_num_shards, sample
+from shardwriter.writing.selection import Selection, order_json
+
+
+class _Plan(TypedDict):
+    """``plan.json``: what a launch takes from it."""
+
+    block_runs: Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_RUNS)]
+    chunk_records: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_RECORDS)]
+    format: Literal["shardwriter.beam.plan/1"]
+    job: str
+    num_shards: Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)]
+    strategy: str
+
+
+Strategy = Literal["auto", "strided", "chunked"]
+"""``strided``: a shard is a job of its own, and its items are read one by one. ``chunked``:
+neighbouring items are read together, framed, and shuffled to their shards."""
+
+PLAN_FORMAT: Final = "shardwriter.beam.plan/1"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the manifest says of where the data comes from.
+
+    Attributes:
+        job: Hash of everything that decides the bytes.
+        source: Kind and digest.
+    """
+
+    job: str
+    source: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A launch.
+
+    Attributes:
+        place: Where it writes.
+        cargo: The :class:`shardwriter.writing.job.Job`, for workers.
+        bytes_options: The options that decide bytes, as JSON.
+        order: What the manifest says was done to source order.
+        identity: What it says of the source; None where only the data tells.
+        options: How many errors there may be, and whether ``.idx`` files are made.
+        strategy: ``strided``, ``chunked``, or ``keyed`` for what comes out of a pipeline.
+        cut: How items are cut for the shuffle.
+        num_items: T; None where one worker reads a stream to its end.
+        label: The feature whose values are counted.
+        packing: How shards are compressed.
+        notes: What a person should know of a dataset that is finished, one line each.
+    """
+
+    place: Place
+    cargo: Cargo
+    bytes_options: Mapping[str, Any]
+    order: Mapping[str, Any]
+    identity: Identity | None
+    options: RunOptions
+    strategy: str
+    cut: Cut
+    num_items: int | None
+    label: str
+    packing: Packing
+    notes: Sequence[str] = ()
+
+    @property
+    def job(self) -> Job:
+        """The job, as this process has it."""
+        job: Job = self.cargo.get()
+        return job
+
+    @property
+    def skips_errors(self) -> bool:
+        """Whether an item that gives an error leaves a gap."""
+        return self.options.on_error == "skip"
+
+    def plan_json(self) -> dict[str, Any]:
+        """Return what is fixed before the first record, for ``plan.json``."""
+        assert self.identity is not None
+        return {
+            "block_runs": self.cut.block_runs,
+            "chunk_records": self.cut.chunk_records,
+            "files": self.place.pattern.template,
+            "format": PLAN_FORMAT,
+            "job": self.identity.job,
+            "num_items": self.num_items,
+            "num_shards": self.place.num_shards,
+            "source": dict(self.identity.source),
+            "strategy": self.strategy,
+        }
+
+
+def task_of(
+    source: Source,
+    output: Output,
+    options: DatasetOptions,
+    run_options: RunOptions,
+    *,
+    strategy: Strategy = "auto",
+    plan: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+) -> Task:
+    """Fix everything about a launch.
+
+    Args:
+        source: The items.
+        output: What OUT says.
+        options: What decides the bytes.
+        run_options: What does not.
+        strategy: Who reads what; ``auto`` has the source decide.
+        plan: What an earlier launch has fixed: N and the cut are taken from there.
+        dry_run: The place of the output is left alone: nothing is looked at or written there.
+
+    Raises:
+        UsageError: It can not work, or the output is taken.
+        RunChanged: The plan is of another job.
+        DataError: A sampled item can not be encoded.
+    """
+    check_compression(output, options, run_options)
+    _check_engine(run_options)
+    if isinstance(source, WholeSource):
+        source.go_whole()
+    if not source.stable:
+        raise OptionError(
+            "an iterator can be read once, and a worker may have to read it again",
+            hint="give module:callable, or a function that makes a new one each time",
+        )
+    selection = Selection(source, options)
+    check(source, options, output)
+    selection.list_elsewhere()
+    skip_errors = run_options.on_error == "skip"
+    if plan is not None:
+        output = _planned(output, plan)
+    n = choose_num_shards(selection, output, skip_errors=skip_errors)
+    job = Job(selection, output.pattern(n))
+    if strategy not in get_args(Strategy):
+        raise OptionError(f"strategy is {strategy!r}", hint="auto, strided or chunked")
+    if strategy == "auto":
+        strategy = _strategy_for(source)
+    if strategy == "strided" and not selection.random_access:
+        raise OptionError(
+            "a source that gives its items one after the other can not be strided",
+            hint="leave the strategy off, or say chunked",
+        )
+    if plan is None:
+        cut = Cut.of(n, sample(selection, skip_errors=skip_errors).mean_frame_bytes)
+    else:
+        cut = Cut(n, plan["chunk_records"], plan["block_runs"])
+    digest = job.digest()
+    if plan is not None and (plan["job"], plan["strategy"]) != (digest, strategy):
+        raise RunChanged(
+            "the plan is of another job: the source, an option or the code of a map has changed",
+            hint="delete the plan to have a new one made",
+        )
+    identity = Identity(digest, job.source_json())
+    place = place_for(output, n, digest, run_options, dry_run=dry_run)
+    notes: list[str] = []
+    if place.is_finished:
+        manifest = finished(place.run())
+        assert manifest is not None
+        take_finished(job, place.run(), manifest, run_options, notes.append)
+    cargo = load_cargo(job, None if dry_run else place.cargo_prefix)
+    label = job.record_encoder().labels.feature
+    num_items = job.num_items if selection.random_access else None
+    return Task(
+        place,
+        cargo,
+        job.bytes_options(),
+        job.order_json(),
+        identity,
+        run_options,
+        strategy,
+        cut,
+        num_items,
+        label,
+        job.packing,
+        notes,
+    )
+
+
+def _planned(output: Output, plan: Mapping[str, Any]) -> Output:
+    """Take N from a plan."""
+    n: int = plan["num_shards"]
+    if output.num_shards not in (None, n):
+        raise OptionError(
+            f"the plan is for {n} shards, and OUT says {output.num_shards}",
+            hint=f"say {output.name}@{n}, or delete the plan to have a new one made",
+        )
+    return replace(output, num_shards=n)
+
+
+def keyed_task(
+    output: Output, options: DatasetOptions, run_options: RunOptions, *, dry_run: bool = False
+) -> Task:
+    """Fix everything about a launch that writes items by their keys.
+
+    Args:
+        output: What OUT says.
+        options: What decides the bytes; in the order of keys.
+        run_options: What does not.
+        dry_run: The place of the output is left alone: nothing is looked at or written there.
+
+    Raises:
+        UsageError: It can not work, or the output is taken.
+    """
+    check_compression(output, options, run_options)
+    _check_engine(run_options)
+    if options.split is not None:
+        raise OptionError(
+            "splits are for sources; a pipeline divides its items itself",
+            hint="beam.Partition gives each split a PCollection, and each its own WriteShards",
+        )
+    if options.map or options.filter or options.limit is not None:
+        raise OptionError(
+            "map, filter and limit are for sources; a pipeline has its own",
+            hint="apply beam.Map and beam.Filter in front",
+        )
+    if run_options.resume:
+        raise OptionError(
+            "what a pipeline gives can not be compared with what it gave before",
+            hint="leave resume off; overwrite discards an unfinished run",
+        )
+    n = output.num_shards
+    if n is None:
+        raise OptionError(
+            "the number of items is not known before the end, so N can not be chosen",
+            hint=f"say it: {output.name}@16",
+        )
+    # The items come numbered: to the job their order is that of the source.
+    as_they_come = replace(options, order="source", key=None, order_seed=0)
+    items = KeyedItems()
+    if options.images is not None:
+        check_images(items, options)
+    job = Job(Selection(items, as_they_come), output.pattern(n))
+    digest = canonical.digest(job.bytes_options())
+    place = place_for(output, n, digest, run_options, dry_run=dry_run)
+    cargo = load_cargo(job, None if dry_run else place.cargo_prefix)
+    label = job.record_encoder().labels.feature
+    cut = Cut(n, 1, 1)  # it is made when the items are there
+    return Task(
+        place,
+        cargo,
+        job.bytes_options(),
+        order_json(options),
+        None,
+        run_options,
+        "keyed",
+        cut,
+        None,
+        label,
+        job.packing,
+    )
+
+
+def _strategy_for(source: Source) -> Strategy:
+    """Choose: rows and records are read with their neighbours, files and objects one by one."""
+    if not source.random_access or isinstance(source, (ColumnSource, RecordSource)):
+        return "chunked"
+    return "strided"
+
+
+def _check_engine(run_options: RunOptions) -> None:
+    if run_options.backend != "native":
+        raise OptionError(
+            f"the {run_options.backend} backend writes in one process, and not with Beam",
+            hint="leave the backend off",
+        )
+    if run_options.retry_errors or run_options.item_timeout_s is not None:
+        raise OptionError(
+            "retrying errors and item timeouts are for the engines of one machine",
+            hint="leave them off; a runner has its own timeouts",
+        )
+    if run_options.log_dir is not None:
+        raise OptionError(
+            "event files are written by the engines of one machine",
+            hint="leave log_dir off; a runner shows Beam's counters",
+        )
+
+
+def read_plan(path: str) -> dict[str, Any] | None:
+    """Return the plan that a file holds, also at a URL; None where there is no file.
+
+    Raises:
+        OptionError: It is no plan.
+        StorageError: It can not be read.
+    """
+    data = storage_for(path).read(path)
+    if data is None:
+        return None
+    try:
+        plan = json_shape.read(data, _Plan)
+    except ValueError as error:
+        raise OptionError(
+            f"this is no plan of a Beam job: {error}",
+            path=path,
+            hint="delete the plan to have a new one made",
+        ) from None
+    return dict(plan)
+
+
+def write_plan(path: str, task: Task) -> None:
+    """Write ``plan.json``."""
+    text = json.dumps(task.plan_json(), indent=2, sort_keys=True) + "\n"
+    storage = storage_for(path)
+    with closing(storage.create(path)) as file:
+        file.write(text.encode("ascii"))
+        storage.sync(path)

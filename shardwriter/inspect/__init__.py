@@ -1,0 +1,1 @@
+"""What is on disk: scans, findings, statistics, split plans and gates; repair."""

@@ -1,0 +1,1 @@
+"""Reading a dataset: random access, epochs and rank partitions, torch, TensorFlow, loader code."""

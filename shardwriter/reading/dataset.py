@@ -1,0 +1,390 @@
+"""A dataset as a sequence: length, any record, slices, shuffles and splits, all by arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from operator import index as as_index
+from types import TracebackType
+from typing import Any, Final, NamedTuple, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset.permutation import Permutation
+from shardwriter.dataset.rank_partition import Uneven, split_share
+from shardwriter.errors import DataError, OptionError
+from shardwriter.formats.reprs import html_table
+from shardwriter.reading.core import Core
+from shardwriter.reading.rows import (
+    Steps,
+    are_pads,
+    chosen,
+    may_have_pads,
+    num_rows,
+    to_record,
+    to_records,
+)
+from shardwriter.schema.schema import FeatureSummary
+from shardwriter.schema.schema_text import type_text
+
+_MAX_FEATURES_SHOWN: Final = 30
+PAD_KEY: Final = "is_pad"
+
+_WINDOW: Final = 1 << 10  # rows whose records are found at once, where that takes arrays
+_Int64s: TypeAlias = NDArray[np.int64]
+
+
+class RecordPlace(NamedTuple):
+    """Where a record stands.
+
+    Attributes:
+        path: The shard.
+        shard_index: Its number.
+        record_index: The record's number in the shard.
+    """
+
+    path: str
+    shard_index: int
+    record_index: int
+
+
+class Dataset:
+    """An open dataset, or some of its records in some order: a sequence that does not change.
+
+    Views share what is open, so they cost nothing. A dataset can be pickled, read by any number of
+    threads, and gone on with after a fork. It is a random-access source for grain and a map-style
+    dataset for torch.
+
+    Made by :func:`shardwriter.open`.
+    """
+
+    def __init__(self, core: Core, *, decode: bool = True, steps: Steps = ()) -> None:
+        self._core = core
+        self._decode = decode
+        self._steps = steps
+        self._num_rows = num_rows(steps, core.places.num_records)
+        self._has_pads = may_have_pads(steps)
+        # Rows that are asked for one after the other: the first one, and records from there on.
+        self._window: tuple[int, list[int]] = (-1, [])
+        self._last = -2  # the row outside of it that was asked for last
+
+    # -- what it is --------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> str:
+        """What it was opened by."""
+        return self._core.path
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        return self._core.name
+
+    @property
+    def num_shards(self) -> int:
+        """N."""
+        return len(self._core.reader.pool.paths)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The dataset's manifest, where it has one."""
+        return self._core.manifest
+
+    @property
+    def features(self) -> Mapping[str, FeatureSummary]:
+        """The manifest's schema, by feature; empty without a manifest.
+
+        Of SequenceExamples it is that of their contexts.
+        """
+        return self._core.features
+
+    @property
+    def feature_lists(self) -> Mapping[str, FeatureSummary] | None:
+        """The types of the steps of SequenceExamples, by feature list; None for Examples.
+
+        Where no schema tells, the first records are looked at, and no list is known by name.
+        """
+        return self._core.feature_lists
+
+    @property
+    def identity(self) -> str:
+        """What tells these records from others, and in another order: a digest, in words."""
+        steps = "".join(map(_step_repr, self._steps))
+        if not steps:
+            return self._core.identity
+        return f"{self._core.identity}/{blake2b(steps.encode(), digest_size=8).hexdigest()}"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was found on opening that is worth knowing."""
+        return self._core.notes
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether records are examples; payloads otherwise."""
+        return self._decode
+
+    @property
+    def num_source_records(self) -> int:
+        """Records of the whole dataset, whatever this view has of them."""
+        return self._core.places.num_records
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds by stage (``read``, ``check``, ``decode``); empty where they are not kept."""
+        seconds = self._core.reader.seconds
+        return {**seconds, "decode": self._core.decode_s} if seconds else {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_window": (-1, []), "_last": -2}
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def __repr__(self) -> str:
+        # Grain holds a checkpoint against it, so it is the same in every process.
+        what = "examples" if self._decode else "payloads"
+        steps = "".join(f", {_step_repr(step)}" for step in self._steps)
+        return f"<Dataset {self.name!r}: {len(self):,} {what}{steps}>"
+
+    def _repr_html_(self) -> str:
+        types = {name: summary.type for name, summary in self.features.items()}
+        shown = list(types.items())[:_MAX_FEATURES_SHOWN]
+        rows: list[tuple[str, object]] = [("path", self.path), ("shards", f"{self.num_shards:,}")]
+        rows += [(name, type_text(of_type)) for name, of_type in shown]
+        if len(types) > len(shown):
+            rows.append(("...", f"{len(types) - len(shown):,} more features"))
+        return html_table(repr(self), rows)
+
+    def source_index(self, row: int) -> int:
+        """Return the item, counted in source order, that gave a record.
+
+        Where nothing is known of items (a set without manifest or index) it is the record's number.
+        """
+        return self._core.source_index(self._record(row))
+
+    def place(self, row: int) -> RecordPlace:
+        """Return where a record stands."""
+        core = self._core
+        shard, position = core.places.place(self._record(row))
+        return RecordPlace(core.reader.pool.paths[shard], core.shard_numbers[shard], position)
+
+    def is_pad(self, row: int) -> bool:
+        """Tell whether a record is there only so that all ranks have the same number."""
+        rows = np.array([self._row(row)], np.int64)
+        return bool(are_pads(self._steps, rows)[0])
+
+    # -- views -------------------------------------------------------------------------------------
+
+    def _view(self, steps: Steps) -> Dataset:
+        return Dataset(self._core, decode=self._decode, steps=steps)
+
+    def raw(self) -> Dataset:
+        """Return a view that gives payloads."""
+        return Dataset(self._core, decode=False, steps=self._steps)
+
+    def decoded(self) -> Dataset:
+        """Return a view that gives examples.
+
+        Raises:
+            OptionError: Pads would hide a feature.
+        """
+        if self._has_pads:
+            self._check_pads()
+        return Dataset(self._core, decode=True, steps=self._steps)
+
+    def shuffle(self, seed: int = 0, epoch: int = 0) -> Dataset:
+        """Return a view of the same records in another order, which takes no memory.
+
+        Args:
+            seed: Chooses the order, from 0 to 2^64 - 1.
+            epoch: Chooses another one for the same seed.
+
+        Raises:
+            OptionError: One of them is out of range.
+        """
+        for name, value in (("seed", seed), ("epoch", epoch)):
+            if not 0 <= as_index(value) < 1 << 64:
+                raise OptionError(f"{name} is {value}", hint="give a number from 0 to 2^64 - 1")
+        return self._view((*self._steps, Permutation(len(self), as_index(seed), as_index(epoch))))
+
+    def split(
+        self, rank: int, world: int, uneven: Uneven | None = None, consumed: int = 0
+    ) -> Dataset:
+        """Return a rank's share: records ``rank``, ``rank + world``, ... of this view.
+
+        Args:
+            rank: This rank, from 0.
+            world: The number of ranks.
+            uneven: Where the records do not divide: ``drop`` the rest; ``pad`` or ``wrap`` with
+                records from the beginning, so that all ranks have the same number, pads marked by
+                ``is_pad``; ``error``.
+            consumed: Records that all ranks together have seen of this view already.
+
+        Raises:
+            UnequalSteps: They do not divide, and no policy was chosen.
+            OptionError: A number is out of its range, or pads would hide a feature.
+        """
+        if uneven == "pad" and self._decode:
+            self._check_pads()
+        return self._view((*self._steps, split_share(len(self), rank, world, uneven, consumed)))
+
+    def _check_pads(self) -> None:
+        if self.feature_lists is not None:
+            raise OptionError(
+                f"a SequenceExample has no place for {PAD_KEY!r}, which marks pads",
+                hint="use .raw(), or another policy",
+            )
+        if PAD_KEY in self.features:
+            raise OptionError(
+                f"there is a feature {PAD_KEY!r}, which is what marks pads",
+                hint="use .raw(), or another policy",
+            )
+
+    # -- records -----------------------------------------------------------------------------------
+
+    @overload
+    def __getitem__(self, rows: slice | Sequence[int] | NDArray[Any]) -> Dataset: ...
+    @overload
+    def __getitem__(self, rows: int) -> Any: ...
+
+    def __getitem__(self, rows: int | slice | Sequence[int] | NDArray[Any]) -> Any:
+        """Return a record by its number, or a view of a slice or of an array of numbers.
+
+        Raises:
+            IndexError: There is no such record.
+            CorruptFile: It is damaged.
+        """
+        if type(rows) is int:  # before anything else, as this takes a microsecond or two
+            row = rows + self._num_rows if rows < 0 else rows
+            if not self._steps and 0 <= row < self._num_rows:
+                return self._one(row, row)
+        if isinstance(rows, slice):
+            return self._view(chosen(self._steps, range(*rows.indices(len(self)))))
+        if isinstance(rows, list | tuple | range | np.ndarray) and np.ndim(rows):
+            return self._view(chosen(self._steps, self._rows(rows)))
+        row = self._row(rows)  # type: ignore[arg-type]
+        return self._one(row, self._record(row))
+
+    def _one(self, row: int, record: int) -> Any:
+        payload = self._core.payload(record)
+        if not self._decode:
+            return payload
+        example = self._core.example(payload, record)
+        if self._has_pads:
+            example[PAD_KEY] = self.is_pad(row)
+        return example
+
+    def _row(self, row: int) -> int:
+        number = as_index(row)
+        if number < 0:
+            number += self._num_rows
+        if not 0 <= number < self._num_rows:
+            raise IndexError(f"record {row} of {self._num_rows:,}")
+        return number
+
+    def _rows(self, rows: ArrayLike) -> _Int64s:
+        numbers = np.asarray(rows)
+        if numbers.dtype == np.bool_ and numbers.shape == (len(self),):
+            return np.flatnonzero(numbers)
+        if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
+            raise IndexError(f"rows are int64[n], not {numbers.dtype}{list(numbers.shape)}")
+        if numbers.dtype == np.uint64:  # of which the upper half would be negative
+            numbers = np.minimum(numbers, np.uint64(np.iinfo(np.int64).max))
+        numbers = numbers.astype(np.int64)
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= len(self)))
+        if len(wrong):
+            raise IndexError(f"record {np.asarray(rows)[wrong[0]]} of {len(self):,}")
+        return numbers
+
+    def _record(self, row: int) -> int:
+        row = self._row(row)
+        if not self._steps:
+            return row
+        first, records = self._window
+        if first <= row < first + len(records):
+            return records[row - first]
+        last, self._last = self._last, row
+        if row != last + 1 and row != first + len(records):
+            return to_record(self._steps, row)
+        rows = np.arange(row, min(row + _WINDOW, len(self)), dtype=np.int64)
+        records = to_records(self._steps, rows).tolist()
+        self._window = row, records  # which another thread may replace at any time
+        return int(records[0])
+
+    def __getitems__(self, rows: ArrayLike) -> list[Any]:
+        """Return many records at once, read in the order in which they lie."""
+        numbers = self._rows(rows)
+        return self._read(numbers, to_records(self._steps, numbers))
+
+    def payloads(self, rows: ArrayLike) -> list[bytes]:
+        """Return the payloads of many records."""
+        return self._core.payloads(to_records(self._steps, self._rows(rows)))
+
+    def columns(self, rows: ArrayLike) -> dict[str, Any]:
+        """Return many records as columns: an array or list by feature, with a row for each.
+
+        Where there may be pads, ``is_pad`` is a column of bools. SequenceExamples have no columns.
+        """
+        numbers = self._rows(rows)
+        records = to_records(self._steps, numbers)
+        columns = self._core.columns(self._core.payloads(records), records)
+        if self._has_pads:
+            columns[PAD_KEY] = are_pads(self._steps, numbers)
+        return columns
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give the records in order, from the first one each time; blocks of them are read."""
+        core = self._core
+        num_records = _WINDOW if core.reads_singly else core.block_records()
+        for first in range(0, len(self), num_records):
+            rows = np.arange(first, min(first + num_records, len(self)), dtype=np.int64)
+            records = to_records(self._steps, rows)
+            if core.reads_singly:
+                yield from map(self._one, rows.tolist(), records.tolist())
+                continue
+            for some in core.blocks(records):
+                try:
+                    block = self._read(rows[some], records[some])
+                except DataError:
+                    # What is in front of a damaged record comes first.
+                    yield from map(self._one, rows[some].tolist(), records[some].tolist())
+                else:
+                    yield from block
+                    del block
+
+    def _read(self, rows: _Int64s, records: _Int64s) -> list[Any]:
+        payloads = self._core.payloads(records)
+        if not self._decode:
+            return payloads
+        examples = self._core.examples(payloads, records)
+        if self._has_pads:
+            for example, is_pad in zip(examples, are_pads(self._steps, rows).tolist(), strict=True):
+                example[PAD_KEY] = is_pad
+        return examples
+
+    # -- closing -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close all files, those of other views too; reading is a ValueError afterwards."""
+        self._core.reader.close()
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _step_repr(step: Any) -> str:
+    if isinstance(step, np.ndarray):
+        return f"rows {blake2b(step.tobytes(), digest_size=4).hexdigest()}"
+    return repr(step)

@@ -1,0 +1,1 @@
+"""Feature types: inferred, declared, joined and checked; label counts; values from Examples."""

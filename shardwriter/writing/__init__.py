@@ -1,0 +1,1 @@
+"""Writing a dataset: options, job, encoding, engines, the run directory, publishing."""
