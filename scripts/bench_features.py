@@ -30,7 +30,7 @@ import numpy as np
 from shardwriter.formats.example import encode_example
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.inspect.payloads import PayloadStats
+from shardwriter.inspect.scan import PayloadStats
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf

@@ -29,10 +29,10 @@ from shardwriter.errors import (
     UsageError,
 )
 from shardwriter.formats.crc32c import masked_crc32c
-from shardwriter.formats.encoded import jpeg, png
 from shardwriter.formats.example import UNSET, decode_example, encode_example
 from shardwriter.formats.example_columns import Column, decode_columns, encode_columns
-from shardwriter.formats.raw_array import raw
+from shardwriter.formats.feature_values import raw
+from shardwriter.formats.media import jpeg, png
 from shardwriter.formats.sequence_example import (
     SequenceExample,
     decode_sequence_example,
@@ -48,17 +48,15 @@ from shardwriter.reading.known_schema import read_schema
 from shardwriter.reading.loader_code import loader_code
 from shardwriter.reading.opening import open_dataset
 from shardwriter.schema.feature_types import FeatureType
-from shardwriter.sources.locate import load_manifest
 from shardwriter.sources.queue import END, ItemQueue
-from shardwriter.sources.table_options import TableOptions
+from shardwriter.sources.shard_sets import load_manifest
+from shardwriter.sources.tables import TableOptions
 from shardwriter.writing.append import append
-from shardwriter.writing.images_options import ImageOptions
-from shardwriter.writing.options import SKIP, RunOptions
+from shardwriter.writing.options import SKIP, ImageOptions, RunOptions
 from shardwriter.writing.push import open_sharded_writers, open_writer
 from shardwriter.writing.reshard import merge, reshard
-from shardwriter.writing.splitting import write_splits
 from shardwriter.writing.worker import current_worker
-from shardwriter.writing.write import write
+from shardwriter.writing.write import write, write_splits
 
 __all__ = [
     "END",

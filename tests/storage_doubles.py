@@ -13,7 +13,7 @@ from shardwriter.sources.python import PythonSource
 from shardwriter.storage.local import storage_errors
 from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.writing import write_dataset
+from shardwriter.writing.write import write_dataset
 
 # -- what is written -------------------------------------------------------------------------------
 

@@ -243,7 +243,7 @@ def command():
     from shardwriter import options
     from shardwriter.cli import main
 
-    importlib.import_module("shardwriter.writing.making")
-    sys.modules["shardwriter.writing.making"].LocalStorage = Storage
+    importlib.import_module("shardwriter.writing.publication")
+    sys.modules["shardwriter.writing.publication"].LocalStorage = Storage
     options.RunOptions = partial(options.RunOptions, mark_s=0)
     main()

@@ -30,7 +30,7 @@ from shardwriter.errors import (
     RunError,
     SchemaConflict,
 )
-from shardwriter.sources.locate import load_manifest
+from shardwriter.sources.shard_sets import load_manifest
 from shardwriter.writing.options import RunOptions
 
 TOLD = ("job", "source", "order")

@@ -213,7 +213,7 @@ def test_functions_stay_functions_when_the_modules_of_their_names_are_imported()
     code = (
         "import shardwriter.writing.write, shardwriter.inspect.stats\n"
         "assert all(map(callable, [shardwriter.write, shardwriter.stats, shardwriter.verify]))\n"
-        "from shardwriter.writing.writing import write_dataset\n"
+        "from shardwriter.writing.write import write_dataset\n"
         "assert callable(shardwriter.write)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import SourceError
-from shardwriter.formats.wav import WavHeader, read_wav_header
+from shardwriter.formats.media import WavHeader, read_wav_header
 from shardwriter.sources.audio import AudioFolder
 
 GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.inspect.balance import balance_json, balance_text, worst_balance
+from shardwriter.inspect.document import balance_json, balance_text, worst_balance
 
 
 def balance(*num_records: int, num_bytes: list[int] | None = None) -> dict:

@@ -14,8 +14,14 @@ from inspection_reports import feature, images, numbers, report_json, set_json
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.inspect.baseline import _SCHEMA, compare, load_baseline
-from shardwriter.inspect.differences import Difference, few, share_moved
+from shardwriter.inspect.baseline import (
+    _SCHEMA,
+    Difference,
+    compare,
+    few,
+    load_baseline,
+    share_moved,
+)
 from shardwriter.inspect.stats import SCHEMA
 
 

@@ -17,13 +17,12 @@ from gcs_emulator import empty_bucket, gcs_emulator
 
 import shardwriter as sw
 from shardwriter.cluster import ReadShards, ShardStats, WriteShards
-from shardwriter.cluster.publishing import publish_shards
-from shardwriter.cluster.strided import write_shard
+from shardwriter.cluster.steps import publish_shards, write_shard
 from shardwriter.cluster.task import task_of
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import OutputExists, RunError, StorageError
 from shardwriter.sources.find import open_source
-from shardwriter.storage.choose import storage_for
+from shardwriter.storage.protocol import storage_for
 from shardwriter.writing.options import DatasetOptions, RunOptions
 
 N = 5

@@ -19,12 +19,10 @@ import pytest
 from gcs_emulator import gcs_emulator
 
 import shardwriter
-from shardwriter.cli.beam import main
-from shardwriter.cli.beam_args import JobArguments, dataflow_command
-from shardwriter.cli.beam_run import told
+from shardwriter.cli.beam import JobArguments, dataflow_command, main, told
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import RunError, SourceError
-from shardwriter.storage.choose import storage_for
+from shardwriter.storage.protocol import storage_for
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 

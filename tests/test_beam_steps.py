@@ -12,12 +12,17 @@ import pytest
 from beam_jobs import Blobs, Broken, Numbers, assert_same, contents, drop_some
 
 import shardwriter as sw
-from shardwriter.cluster.chunks import Chunk
-from shardwriter.cluster.cut import MAX_BLOCK_RUNS, MAX_GROUP_BYTES, Cut
-from shardwriter.cluster.parts import Block, join_blocks, write_block
-from shardwriter.cluster.publishing import publish_shards
-from shardwriter.cluster.results import Facts, MadeShard, pack_json, unpack_json
-from shardwriter.cluster.strided import write_shard
+from shardwriter.cluster.parts import (
+    MAX_BLOCK_RUNS,
+    MAX_GROUP_BYTES,
+    Block,
+    Chunk,
+    Cut,
+    join_blocks,
+    write_block,
+)
+from shardwriter.cluster.place import Facts, MadeShard, pack_json, unpack_json
+from shardwriter.cluster.steps import publish_shards, write_shard
 from shardwriter.cluster.task import read_plan, task_of
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
@@ -412,18 +417,18 @@ def publish_all(task):
 
 
 def test_publishing_twice_when_the_job_lies_in_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwriter.cluster.cargo._INLINE_BYTES", 0)
+    monkeypatch.setattr("shardwriter.cluster.task._INLINE_BYTES", 0)
     task = task_for(tmp_path, strategy="strided")
     assert task.cargo.path is not None
     values = [made_by(task, shard).to_bytes() for shard in range(N)]
     first = publish_shards(task, values)
-    monkeypatch.setattr("shardwriter.cluster.cargo._unpacked", {})
+    monkeypatch.setattr("shardwriter.cluster.task._unpacked", {})
     assert publish_shards(task, values) == first
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(contents(tmp_path))
 
 
 def test_a_job_that_failed_leaves_nothing_that_another_does_not_delete(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwriter.cluster.cargo._INLINE_BYTES", 0)
+    monkeypatch.setattr("shardwriter.cluster.task._INLINE_BYTES", 0)
     made_by(task_for(tmp_path, strategy="strided"), 1)
     publish_all(task_for(tmp_path, strategy="strided", overwrite=True))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(contents(tmp_path))
@@ -481,7 +486,7 @@ def test_chunks_are_handed_on_when_they_are_whole(tmp_path):
 
 
 def test_the_largest_chunks_of_a_run_go_to_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardwriter.cluster.chunks.MAX_RUN_BYTES", 100_000)
+    monkeypatch.setattr("shardwriter.cluster.parts.MAX_RUN_BYTES", 100_000)
     plan = {"chunk_records": 50, "block_runs": 3}
     task = task_for(tmp_path / "beam", Blobs(500, 10_000), plan=plan, map=None)
     chunks = [chunk for _, chunk in chunk_maker(task, task.cut).make(0, numbered(task, 250))]

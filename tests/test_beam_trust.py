@@ -17,7 +17,7 @@ pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 from test_beam_steps import N, made_by, publish_all, task_for
 
 from shardwriter.cluster.keyed import bucket_of, read_bucket, write_bucket
-from shardwriter.cluster.results import pack_json, unpack_json
+from shardwriter.cluster.place import pack_json, unpack_json
 
 
 class Touch:
@@ -33,8 +33,8 @@ class Touch:
 @pytest.fixture
 def in_file(monkeypatch):
     """Have every job lie in a file, and be unpacked in every process."""
-    monkeypatch.setattr("shardwriter.cluster.cargo._INLINE_BYTES", 0)
-    monkeypatch.setattr("shardwriter.cluster.cargo._unpacked", {})
+    monkeypatch.setattr("shardwriter.cluster.task._INLINE_BYTES", 0)
+    monkeypatch.setattr("shardwriter.cluster.task._unpacked", {})
 
 
 def forged(folder):

@@ -18,7 +18,7 @@ from shardwriter.writing import publication
 from shardwriter.writing.index_files import open_index
 from shardwriter.writing.journal import signed
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.record_checks import last_record
+from shardwriter.writing.resume import last_record
 
 
 class Numbers:

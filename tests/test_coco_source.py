@@ -25,9 +25,7 @@ from detection_sets import (
 import shardwriter
 from shardwriter.errors import SourceChanged, SourceError
 from shardwriter.formats.example import encode_example
-from shardwriter.sources.coco import CocoDetection
-from shardwriter.sources.coco_files import looks_like_coco
-from shardwriter.sources.coco_segments import unpacked_runs
+from shardwriter.sources.coco import CocoDetection, looks_like_coco, unpacked_runs
 from shardwriter.sources.find import open_source
 
 OBJECT = "image/object"

@@ -19,17 +19,16 @@ import pytest
 import shardwriter as sw
 from shardwriter.dataset.index import Index
 from shardwriter.errors import CorruptFile, ManifestError, OptionError
-from shardwriter.formats.compression import Compression
+from shardwriter.formats.compression import Compression, Deflate
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.formats.packing import Deflate
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
 from shardwriter.reading.show import read_some
 from shardwriter.sources import shard_records as record_at
-from shardwriter.sources.pieces import Piece, inflate_piece
-from shardwriter.storage.file_pool import FilePool, FileState
+from shardwriter.sources.shard_records import Piece, inflate_piece
+from shardwriter.storage.open_files import FilePool, FileState
 from shardwriter.writing.index_files import make_index
+from shardwriter.writing.journal import Snapshot
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.snapshot import Snapshot
 
 KINDS: list[Compression] = ["gzip", "zlib"]
 SUFFIX = {"gzip": ".gz", "zlib": ""}

@@ -16,7 +16,7 @@ import pytest
 import shardwriter as sw
 from shardwriter.formats import compressed_writer
 from shardwriter.formats.compressed_writer import CompressedWriter
-from shardwriter.formats.packing import Packing
+from shardwriter.formats.compression import Packing
 from shardwriter.formats.tfrecord import frame
 
 TF_BUFFER_BYTES = 262_144

@@ -16,14 +16,19 @@ from isal import igzip, isal_zlib
 
 from shardwriter.errors import OptionError, RecordTooLarge
 from shardwriter.formats import tfrecord
-from shardwriter.formats.compressed_writer import CompressedWriter
+from shardwriter.formats.compressed_writer import CompressedWriter, zlib_blocks
+from shardwriter.formats.compression import (
+    PLAIN,
+    Packing,
+    check_packing,
+    deflate_member,
+    lost_readers,
+)
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.formats.packing import PLAIN, Packing, check_packing, deflate_member, lost_readers
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written, frame
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.formats.zlib_blocks import zlib_blocks
 from shardwriter.storage.protocol import LocalStorage
-from shardwriter.writing.shard import ShardFile
+from shardwriter.writing.open_shards import ShardFile
 
 HEAD = bytes.fromhex("1f8b0804 00000000 00ff".replace(" ", ""))
 EMPTY_MEMBER = HEAD + struct.pack("<H2sHQI", 16, b"SW", 12, 38, 0) + b"\x03\x00" + bytes(8)

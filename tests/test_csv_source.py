@@ -24,8 +24,8 @@ from shardwriter.errors import SourceError
 from shardwriter.formats.example import UNSET, encode_example
 from shardwriter.formats.example_columns import encode_columns
 from shardwriter.schema.feature_types import FeatureType
+from shardwriter.sources import csv as csv_file
 from shardwriter.sources import csv as csv_source
-from shardwriter.sources import csv_file
 from shardwriter.sources.csv import CsvTable
 
 STRING = FeatureType("bytes", "string", ())

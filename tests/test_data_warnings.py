@@ -11,11 +11,10 @@ import pytest
 import shardwriter as sw
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import DataWarning, ShardwriterWarning, SourceError
-from shardwriter.schema.data_warnings import DataWarnings, from_manifest, to_manifest
-from shardwriter.schema.record_stats import Learnt
+from shardwriter.schema.record_stats import DataWarnings, Learnt, from_manifest, to_manifest
 from shardwriter.sources.find import open_source
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.writing import write_dataset
+from shardwriter.writing.write import write_dataset
 
 
 def warning(index=None, feature="x", code="float-precision", **more):

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 import shardwriter as sw
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.errors import OptionError, SourceChanged, UnequalSteps, WireError
-from shardwriter.reading import core
+from shardwriter.reading import dataset as core
 from shardwriter.reading import dataset as dataset_module
-from shardwriter.sources import pieces
-from shardwriter.storage import file_pool
+from shardwriter.sources import shard_records as pieces
+from shardwriter.storage import open_files as file_pool
 
 N = 103
 GONE = (4, 5, 60)

@@ -14,11 +14,15 @@ from typer.testing import CliRunner
 import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import FeatureError, OptionError, SourceError
-from shardwriter.formats.images import image_format
-from shardwriter.formats.plain_png import encode_png
+from shardwriter.formats.media import encode_png, image_format
 from shardwriter.schema.declared import declare
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.schema_text import LIST_DTYPES, parse_schema_option, parse_type, type_text
+from shardwriter.schema.feature_types import (
+    LIST_DTYPES,
+    FeatureType,
+    parse_schema_option,
+    parse_type,
+    type_text,
+)
 
 # -- the short form --------------------------------------------------------------------------------
 
@@ -396,7 +400,7 @@ def test_a_table_of_the_declared_types_is_still_encoded_in_blocks(tmp_path, monk
     def refuse(*_):
         raise AssertionError("row by row")
 
-    monkeypatch.setattr("shardwriter.writing.record_encoder.RecordEncoder.encode", refuse)
+    monkeypatch.setattr("shardwriter.writing.encode.RecordEncoder.encode", refuse)
     again = sw.write(path, tmp_path / "u@2", schema=tmp_path / "t.manifest.json")
     assert again.schema == first.schema
 

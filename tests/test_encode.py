@@ -14,9 +14,8 @@ from shardwriter.formats.example import UNSET, decode_example, encode_example
 from shardwriter.formats.example_columns import Column
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.python import PythonSource
-from shardwriter.writing.encode import ItemEncoder
+from shardwriter.writing.encode import ItemEncoder, RecordEncoder
 from shardwriter.writing.options import SKIP, DatasetOptions
-from shardwriter.writing.record_encoder import RecordEncoder
 
 INT = FeatureType("int64", "int64", ())
 FLOAT = FeatureType("float", "float32", ())

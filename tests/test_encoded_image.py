@@ -11,9 +11,9 @@ from image_files import file_of, opened, photo, picture, pil, pixels
 
 import shardwriter as sw
 from shardwriter.errors import FeatureError, MissingExtra, SchemaConflict
-from shardwriter.formats.encoded import EncodedImage
-from shardwriter.reading.saving import save_pictures
-from shardwriter.sources.locate import load_manifest
+from shardwriter.formats.media import EncodedImage
+from shardwriter.reading.pictures import save_pictures
+from shardwriter.sources.shard_sets import load_manifest
 
 
 @pytest.mark.parametrize(

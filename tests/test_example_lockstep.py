@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from shardwriter.errors import WireError
 from shardwriter.formats.example import UNSET, decode_example, encode_example, payload_kind
-from shardwriter.formats.example_bodies import in_rows
-from shardwriter.formats.example_columns import decode_columns
-from shardwriter.formats.example_columns_wire import decode_plain_columns, decode_plain_parts
-from shardwriter.formats.example_lockstep import read_in_lockstep
-from shardwriter.formats.example_plain import decode_plain_example
+from shardwriter.formats.example_columns import (
+    decode_columns,
+    decode_plain_columns,
+    decode_plain_parts,
+    in_rows,
+    read_in_lockstep,
+)
+from shardwriter.formats.example_wire import decode_plain_example
 from shardwriter.schema.decode import Restorer
 
 VALUES = st.one_of(

@@ -44,7 +44,7 @@ from shardwriter.errors import (
 from shardwriter.sources.find import open_source
 from shardwriter.writing.notices import Notices
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.writing import write_dataset
+from shardwriter.writing.write import write_dataset
 
 TESTS = Path(__file__).parent
 NUM_SHARDS = 4

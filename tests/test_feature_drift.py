@@ -7,7 +7,7 @@ import pytest
 
 from shardwriter.formats.example import UNSET, encode_example
 from shardwriter.inspect.drift import find_drift
-from shardwriter.inspect.payloads import PayloadStats
+from shardwriter.inspect.scan import PayloadStats
 
 
 def shard(rows):

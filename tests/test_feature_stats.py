@@ -19,11 +19,9 @@ from shardwriter.formats.example import UNSET, encode_example
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.inspect import feature_stats as features
 from shardwriter.inspect import sketches as distinct
-from shardwriter.inspect import value_histogram
-from shardwriter.inspect.blobs import BlobStats
-from shardwriter.inspect.feature_stats import FeatureStats
-from shardwriter.inspect.numbers import QUANTILES, NumberStats
-from shardwriter.inspect.payloads import PayloadStats
+from shardwriter.inspect import sketches as value_histogram
+from shardwriter.inspect.feature_stats import QUANTILES, BlobStats, FeatureStats, NumberStats
+from shardwriter.inspect.scan import PayloadStats
 from shardwriter.inspect.sketches import DistinctValues, TopValues, hash_blobs
 
 

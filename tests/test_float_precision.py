@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import shardwriter as sw
 from shardwriter.errors import DataWarning, FeatureError, SourceError
 from shardwriter.formats.example import encode_example
-from shardwriter.formats.float32 import EXACT, NOTED, SMALLEST, lost_place
+from shardwriter.formats.feature_values import EXACT, NOTED, SMALLEST, lost_place
 from shardwriter.reading.find import WantedValue, find_records
 from shardwriter.schema.declared import declare
 from shardwriter.schema.record_stats import Learnt
-from shardwriter.writing.record_encoder import RecordEncoder
+from shardwriter.writing.encode import RecordEncoder
 
 STAMP = 1700000001.25
 MESSAGE = f"feature 'ts': {STAMP} (item 1) is stored as 1700000000.0: float32 holds about 7 digits"

@@ -20,11 +20,21 @@ from shardwriter.formats.compression import open_stream
 from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.inspect.findings import Finding
-from shardwriter.inspect.frame_tables import first_wrong_frame, known_ends, read_table, table_names
-from shardwriter.inspect.sidecars import Found, hold_against_told, hold_set, read_told_counts
-from shardwriter.inspect.tfds import Split, read_dataset_info
-from shardwriter.inspect.tfds_folder import folder_notes, judge_folders
-from shardwriter.sources.locate import find_shard_sets
+from shardwriter.inspect.sidecars import (
+    Found,
+    Split,
+    first_wrong_frame,
+    folder_notes,
+    hold_against_told,
+    hold_set,
+    judge_folders,
+    known_ends,
+    read_dataset_info,
+    read_table,
+    read_told_counts,
+    table_names,
+)
+from shardwriter.sources.shard_sets import find_shard_sets
 from shardwriter.writing.index_files import make_index
 
 COUNTS = [7, 7, 6, 6]
@@ -266,7 +276,7 @@ def _frame(size: int) -> bytes:
 def test_frames_too_large_to_be_read_whole_are_read_by_their_heads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardwriter.inspect.frame_tables._READ_BYTES", 1)
+    monkeypatch.setattr("shardwriter.inspect.sidecars._READ_BYTES", 1)
     path = tmp_path / "x"
     path.write_bytes(b"".join(_frame(size) for size in [100, 200, 300]))
     ends = np.cumsum(np.array([116, 216, 316], np.uint64))

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.formats import frame_block
-from shardwriter.formats.frame_block import cut_frame, cut_frames
-from shardwriter.formats.tfrecord import frame
+from shardwriter.formats import tfrecord as frame_block
+from shardwriter.formats.tfrecord import cut_frame, cut_frames, frame
 
 
 def joined(payloads):

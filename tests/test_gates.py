@@ -10,8 +10,7 @@ from inspection_reports import feature, images, numbers, policy, report_json, se
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.inspect.gate_checks import WORDS
-from shardwriter.inspect.gates import GateOptions, evaluate, gates_passed, split_words
+from shardwriter.inspect.gates import WORDS, GateOptions, evaluate, gates_passed, split_words
 
 
 def judge(report: dict[str, Any], **options: Any) -> tuple[bool, str]:

@@ -10,8 +10,8 @@ from image_files import file_of, frames, opened, photo, picture, pil
 
 import shardwriter as sw
 from shardwriter.errors import SourceError
-from shardwriter.formats.images import read_header
-from shardwriter.writing.edit import make_anew
+from shardwriter.formats.media import read_header
+from shardwriter.writing.images import make_anew
 
 
 def anew(data, width=20, height=15, **options):

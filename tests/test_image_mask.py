@@ -12,8 +12,7 @@ import pytest
 import shardwriter as sw
 from shardwriter.errors import OptionError, SourceChanged, SourceError
 from shardwriter.sources.find import open_source
-from shardwriter.sources.image_mask import ImageMask, has_pairs
-from shardwriter.sources.image_sides import parse_spec
+from shardwriter.sources.image_mask import ImageMask, has_pairs, parse_spec
 
 
 def gif(width=7, height=5, more=b""):

@@ -6,8 +6,7 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.writing.images_options import image_options
-from shardwriter.writing.options import DatasetOptions
+from shardwriter.writing.options import DatasetOptions, image_options
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.formats.images import EXTENSIONS, ImageHeader, image_format, read_header
+from shardwriter.formats.media import EXTENSIONS, ImageHeader, image_format, read_header
 
 
 def png(width, height):

@@ -46,7 +46,7 @@ def test_items_of_a_pipeline_by_their_keys(tmp_path):
     from beam_jobs import run
 
     from shardwriter.cluster import WriteShards
-    from shardwriter.schema.schema_text import parse_schema_option
+    from shardwriter.schema.feature_types import parse_schema_option
 
     items = [{"id": str(n), "image": photo(30 + n, 40)} for n in range(7)]
     schema = parse_schema_option("image=image")

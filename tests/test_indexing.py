@@ -16,8 +16,8 @@ from shardwriter.formats.tfrecord import frame
 from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing import publication
 from shardwriter.writing.index_files import make_index, open_index
+from shardwriter.writing.journal import Base
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.snapshot import Base
 
 COUNT, N = 26, 4
 

@@ -18,7 +18,7 @@ import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.dataset.indices import ItemIndices, item_indices
 from shardwriter.errors import CallableError, OptionError, RunChanged
-from shardwriter.sources.indices_file import read_indices
+from shardwriter.sources.numpy import read_indices
 from shardwriter.writing.options import DatasetOptions, RunOptions
 
 ITEMS = [{"x": i} for i in range(100)]

@@ -19,8 +19,8 @@ from shardwriter.sources.python import PythonSource
 from shardwriter.writing import job as job_module
 from shardwriter.writing.job import Job, Listing, check_compression
 from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.plan import choose_num_shards, sample
 from shardwriter.writing.resume_state import Kept
-from shardwriter.writing.sampling import choose_num_shards, sample
 from shardwriter.writing.selection import Selection
 
 INT = FeatureType("int64", "int64", ())

@@ -22,7 +22,7 @@ import shardwriter as sw
 from shardwriter.errors import SourceError
 from shardwriter.formats.example import UNSET, decode_example
 from shardwriter.schema.feature_types import FeatureType
-from shardwriter.sources import jsonl_file
+from shardwriter.sources import jsonl as jsonl_file
 from shardwriter.sources.find import open_source
 from shardwriter.sources.jsonl import JsonLines
 from shardwriter.writing.encode import ItemEncoder

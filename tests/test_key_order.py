@@ -27,7 +27,7 @@ from shardwriter.errors import (
 )
 from shardwriter.sources.find import open_source
 from shardwriter.sources.python import PythonSource
-from shardwriter.writing import keys as item_keys
+from shardwriter.writing import selection as item_keys
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.selection import Selection
 

@@ -16,6 +16,10 @@ from label_sets import dealt, paths_of, scan_of, scanned, shards
 import shardwriter as sw
 from shardwriter.inspect import label_mix as label_mix_module
 from shardwriter.inspect.label_mix import (
+    chi_square_moments,
+    deviating_cells,
+    gamma_tail,
+    hypergeometric_p_value,
     initial_dist_text,
     label_mix,
     label_note,
@@ -23,12 +27,6 @@ from shardwriter.inspect.label_mix import (
     table_of_scans,
 )
 from shardwriter.inspect.label_scan import LabelScan
-from shardwriter.inspect.label_tests import (
-    chi_square_moments,
-    deviating_cells,
-    gamma_tail,
-    hypergeometric_p_value,
-)
 from shardwriter.inspect.shuffle import shards_differ
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwriter.errors import SchemaConflict
 from shardwriter.schema.record_stats import Learnt, types_of
-from shardwriter.writing.record_encoder import RecordEncoder
+from shardwriter.writing.encode import RecordEncoder
 from shardwriter.writing.resume_state import Counted
 
 features = st.fixed_dictionaries(

@@ -25,7 +25,7 @@ import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import ManifestError, OptionError, SourceError
 from shardwriter.reading.loader_code import Framework
-from shardwriter.reading.loader_code.text import comment, quoted
+from shardwriter.reading.loader_code.facts import comment, quoted
 
 sys.path.insert(0, str(PEERS))
 

@@ -17,7 +17,7 @@ from shardwriter.errors import ManifestError
 from shardwriter.formats import canonical
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.schema.schema import Schema
-from shardwriter.sources.locate import load_manifest
+from shardwriter.sources.shard_sets import load_manifest
 
 CRCS = st.integers(0, 2**32 - 1)
 

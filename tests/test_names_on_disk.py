@@ -9,7 +9,7 @@ import pytest
 import shardwriter as sw
 from shardwriter.formats.compression import Compression
 from shardwriter.inspect.file_names import beyond_last, generations_together, misnamed, same_content
-from shardwriter.sources.locate import find_shard_sets
+from shardwriter.sources.shard_sets import find_shard_sets
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 import shardwriter as sw
 from shardwriter.errors import FeatureError, OptionError, SourceChanged, SourceError
 from shardwriter.formats.example import encode_example
-from shardwriter.schema.schema_text import parse_schema_option
+from shardwriter.schema.feature_types import parse_schema_option
 from shardwriter.sources.find import open_source
 from shardwriter.sources.numpy import NumpyRows
 from shardwriter.writing.encode import ItemEncoder

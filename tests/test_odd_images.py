@@ -14,7 +14,7 @@ from image_files import file_of, frames, opened, photo, picture, pil
 
 import shardwriter as sw
 from shardwriter.errors import SourceError
-from shardwriter.formats.images import read_header
+from shardwriter.formats.media import read_header
 
 
 def png_header(width, height):

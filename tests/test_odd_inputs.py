@@ -26,9 +26,9 @@ from detection_sets import (
 
 import shardwriter as sw
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.formats.wav import read_wav_header
+from shardwriter.formats.media import read_wav_header
 from shardwriter.sources.find import open_source
-from shardwriter.sources.table_options import TableOptions
+from shardwriter.sources.tables import TableOptions
 
 
 def outcomes(source):
@@ -210,7 +210,7 @@ def test_numbers_that_are_no_characters_are_one_row(tmp_path):
 
 @pytest.mark.parametrize("save", [np.save, lambda path, a: np.savez_compressed(path, x=a)])
 def test_arrays_of_columns_are_turned_in_pieces(tmp_path, monkeypatch, save):
-    monkeypatch.setattr("shardwriter.sources.numpy_file._TURN_BYTES", 100)
+    monkeypatch.setattr("shardwriter.sources.numpy._TURN_BYTES", 100)
     array = np.asfortranarray(np.arange(7 * 5 * 3, dtype=">i4").reshape(7, 5, 3))
     name = "x.npy" if save is np.save else "t.npz"
     save(tmp_path / name, array)

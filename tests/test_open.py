@@ -11,17 +11,11 @@ import numpy as np
 import pytest
 
 import shardwriter as sw
-from shardwriter.errors import (
-    CorruptFile,
-    ManifestError,
-    OptionError,
-    SourceError,
-    WireError,
-)
+from shardwriter.errors import CorruptFile, ManifestError, OptionError, SourceError, WireError
 from shardwriter.formats.tfrecord import frame
 from shardwriter.reading import opening
-from shardwriter.sources import frame_hops
-from shardwriter.sources.frame_hops import hop_frames
+from shardwriter.sources import shard_records as frame_hops
+from shardwriter.sources.shard_records import hop_frames
 
 GAPS = (0, 5, 6, 17, 18, 19)
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from isal import isal_zlib
 
-import shardwriter.formats.packing as packing
-from shardwriter.formats.packing import deflate_block, deflate_member
+import shardwriter.formats.compression as packing
+from shardwriter.formats.compression import deflate_block, deflate_member
 
 RAW = -15
 EMPTY = b"\x03\x00"

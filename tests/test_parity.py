@@ -25,7 +25,7 @@ from shardwriter.dataset.naming import parse_output
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.sources.find import open_source
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.writing import write_dataset
+from shardwriter.writing.write import write_dataset
 
 NUM_ITEMS = 47
 

@@ -16,13 +16,12 @@ import shardwriter as sw
 from shardwriter.errors import DataError, FeatureError, OptionError, SourceChanged, SourceError
 from shardwriter.formats.example import UNSET, decode_example, encode_example
 from shardwriter.schema.declared import declare
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.schema_text import parse_schema_option
+from shardwriter.schema.feature_types import FeatureType, parse_schema_option
 from shardwriter.sources import arrow as arrow_rows
-from shardwriter.sources.arrow_file import ArrowFile
+from shardwriter.sources.arrow import ArrowFile
 from shardwriter.sources.find import open_source
 from shardwriter.sources.parquet import ParquetTable
-from shardwriter.sources.table_options import TableOptions
+from shardwriter.sources.tables import TableOptions
 from shardwriter.writing.encode import ItemEncoder
 from shardwriter.writing.options import DatasetOptions
 

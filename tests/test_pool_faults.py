@@ -27,7 +27,7 @@ from shardwriter.errors import (
     StorageError,
     WorkerDied,
 )
-from shardwriter.writing.failures import RemoteTraceback
+from shardwriter.writing.messages import RemoteTraceback
 
 TESTS = Path(__file__).parent
 NUM_SHARDS = 4

@@ -15,20 +15,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwriter.errors import CallableError, CorruptFile, FeatureError, RunError, WorkerDied
-from shardwriter.storage.descriptor import Descriptor, Scratch
+from shardwriter.storage.open_files import Descriptor, Scratch
 from shardwriter.writing import messages as channel_module
 from shardwriter.writing import stages
-from shardwriter.writing.failures import (
+from shardwriter.writing.messages import (
+    Channel,
+    ItemPacker,
+    Mailbox,
+    ParcelTooLarge,
     RemoteTraceback,
+    above_standard,
     died,
     how_ended,
+    pack,
     pack_failure,
+    unpack,
     unpack_failure,
 )
-from shardwriter.writing.messages import Channel, Mailbox, above_standard
-from shardwriter.writing.parcel import ItemPacker, ParcelTooLarge, pack
 from shardwriter.writing.stages import Stopwatch
-from shardwriter.writing.unparcel import unpack
 from shardwriter.writing.worker import Worker
 
 MESSAGES = [(1, b""), (255, b"x"), (2, bytes(range(256))), (3, b""), (4, b"end")]

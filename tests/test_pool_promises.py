@@ -16,7 +16,7 @@ import pytest
 import shardwriter as sw
 from shardwriter.errors import CallableError, OptionError, SchemaConflict, SourceError
 from shardwriter.schema.labels import LabelCounts
-from shardwriter.writing.parcel import ItemPacker
+from shardwriter.writing.messages import ItemPacker
 
 
 class Rows:
@@ -247,7 +247,7 @@ def test_a_compressed_table_through_a_pipe(tmp_path):
 def test_a_class_of_the_program_is_sent_once(tmp_path):
     program = """
 import sys
-from shardwriter.writing.parcel import ItemPacker
+from shardwriter.writing.messages import ItemPacker
 class Item:
     def __init__(self, x):
         self.x = x

@@ -19,8 +19,8 @@ from processes import children
 
 import shardwriter as sw
 from shardwriter.sources.python import PythonSource
-from shardwriter.writing import cores
-from shardwriter.writing.parcel import pack
+from shardwriter.writing import choose_engine as cores
+from shardwriter.writing.messages import pack
 from shardwriter.writing.worker import current_worker
 
 # Where the package is, and what this process was told.

@@ -20,6 +20,7 @@ from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.storage.beam import FileSystemStorage
 from shardwriter.storage.gcs import GcsStorage
 from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing.open_shards import ShardFile
 from shardwriter.writing.publication import (
     COMMIT,
     begin,
@@ -31,7 +32,6 @@ from shardwriter.writing.publication import (
     write_index,
 )
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.shard import ShardFile
 
 
 @pytest.fixture(scope="module")

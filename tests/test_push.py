@@ -27,8 +27,8 @@ from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.storage.local import LocalFile, LocalStorage
 from shardwriter.writing import open_shards as growing
+from shardwriter.writing.journal import Base
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.snapshot import Base
 
 stacks = pytest.mark.parametrize("stack_class", [contextlib.ExitStack, contextlib2.ExitStack])
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import shardwriter as sw
-from shardwriter.errors import DataWarning, OptionError
-from shardwriter.python_words import OPTIONS, SWITCHES, python_words
+from shardwriter.errors import OPTIONS, SWITCHES, DataWarning, OptionError, python_words
 
 PACKAGE = Path(sw.__file__).parent
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import FeatureError, MissingExtra, OptionError, SchemaConflict
-from shardwriter.formats.raw_array import RAW_DTYPES, dtype_named
+from shardwriter.formats.feature_values import RAW_DTYPES, dtype_named
 from shardwriter.reading.find import WantedValue, find_records
 from shardwriter.reading.show import read_some
 

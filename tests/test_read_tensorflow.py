@@ -81,7 +81,7 @@ def test_source_order_of_a_set_of_others_is_that_of_the_core(leaf, tmp_path):
 
 
 def test_blocks_give_what_open_files_give(leaf, tmp_path):
-    from shardwriter.reading.tensorflow.blocks import in_blocks, plan_blocks
+    from shardwriter.reading.tensorflow.dataset import in_blocks, plan_blocks
 
     rng = np.random.default_rng(5)
     for trial, num_turns in product(range(2), [1, 3, 50]):
@@ -272,7 +272,7 @@ def test_a_rank_is_dealt_files_where_they_divide_and_told_where_not(leaf, tmp_pa
     told: list[str] = []
     opened: Counter[bytes] = Counter()
     path = write(tmp_path, 48, "t@6")
-    files = importlib.import_module("shardwriter.reading.tensorflow.files")
+    files = importlib.import_module("shardwriter.reading.tensorflow.dataset")
     real = files._paths
 
     def watched(paths: Any, *columns: Any) -> Any:

@@ -126,7 +126,7 @@ def test_sequences_are_parsed_by_the_schema(tf, tmp_path, batch_size):
 
 
 def test_a_step_of_another_size_is_an_error(tf, tmp_path):
-    from shardwriter.reading.tensorflow.sequences import sequence_parser
+    from shardwriter.reading.tensorflow.parsing import sequence_parser
 
     manifest = sw.write([sw.SequenceExample({}, {"x": [[1, 2]]})], tmp_path / "t@1")
     parse = sequence_parser(manifest.features, manifest.feature_lists, is_batch=False)

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.formats.images import read_header
-from shardwriter.formats.plain_png import encode_png
-from shardwriter.reading.saving import pictures_of, save_pictures
+from shardwriter.formats.media import encode_png, read_header
+from shardwriter.reading.pictures import pictures_of, save_pictures
 
 GIF = (
     b"GIF89a\x02\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff!\xf9\x04\x00\x00\x00\x00\x00,"

@@ -32,12 +32,12 @@ from shardwriter.inspect.scan import scan_file
 from shardwriter.inspect.verify import verify
 from shardwriter.reading.show import read_some
 from shardwriter.sources.find import open_source
-from shardwriter.sources.locate import find_one, find_shard_sets
+from shardwriter.sources.shard_sets import find_one, find_shard_sets
 from shardwriter.sources.tfrecord import TFRecordFiles
+from shardwriter.storage import beam as ranged
 from shardwriter.storage import inputs as seam
-from shardwriter.storage import ranged
+from shardwriter.storage.beam import RangedFile
 from shardwriter.storage.inputs import InputChanged, inputs_for, open_stream
-from shardwriter.storage.ranged import RangedFile
 from shardwriter.writing.index_files import make_index, open_index
 
 # Beam and its clients warn when they are imported.
@@ -375,7 +375,7 @@ def test_the_time_of_a_change_is_the_same_in_every_time_zone():
     code = (
         "import datetime as d\n"
         "from apache_beam.io.gcp.gcsio import GcsIO\n"
-        "from shardwriter.storage.beam_inputs import _token\n"
+        "from shardwriter.storage.beam import _token\n"
         "at = d.datetime(2026, 7, 1, 12, 3, 4, 567891, tzinfo=d.timezone.utc)\n"
         "print(_token(GcsIO._updated_to_seconds(at)), _token(at.timestamp()))\n"
     )
@@ -883,7 +883,7 @@ def test_nothing_heavy_is_imported_for_a_path(tmp_path):
         "import sys\nfrom shardwriter.sources.find import open_source\n"
         f"source = open_source({str(place.path)!r})\nsource.load(1)\n"
         "assert 'apache_beam' not in sys.modules\n"
-        "assert 'shardwriter.storage.beam_inputs' not in sys.modules\n"
+        "assert 'shardwriter.storage.beam' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

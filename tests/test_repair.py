@@ -23,7 +23,7 @@ from shardwriter import SKIP, RunOptions, load_manifest, read_records, repair, s
 from shardwriter.cli import app
 from shardwriter.dataset.assignment import Gaps
 from shardwriter.errors import ManifestError, OptionError, OutputExists, RunChanged, StorageError
-from shardwriter.inspect.copying import copy_file
+from shardwriter.inspect.repair_shards import copy_file
 from shardwriter.storage.local import LocalStorage
 
 NUM_ITEMS, NUM_SHARDS = 60, 4
@@ -850,7 +850,7 @@ def test_a_publication_that_stops_is_finished(number, source, tmp_path, monkeypa
 
 
 def test_a_file_that_changes_while_it_is_copied_is_noticed(tmp_path, monkeypatch):
-    from shardwriter.inspect import without_source
+    from shardwriter.inspect import repair_shards as without_source
 
     write(tmp_path / "bad")
     copy = without_source.copy_shard

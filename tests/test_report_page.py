@@ -34,10 +34,9 @@ from report_json import (
 
 import shardwriter as sw
 from shardwriter.errors import StorageError
-from shardwriter.formats.plain_png import encode_png
+from shardwriter.formats.media import encode_png
 from shardwriter.reading.pictures import Sample, sample_pictures
-from shardwriter.report.page import page_html, write_page
-from shardwriter.report.page_charts import box_chart, heat_chart, strip_chart
+from shardwriter.report.page import box_chart, heat_chart, page_html, strip_chart, write_page
 from shardwriter.report.tables import named_labels
 
 PNG = encode_png(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))

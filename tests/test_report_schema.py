@@ -13,7 +13,7 @@ import pytest
 from report_json import FEATURES, full_report, report_json
 
 import shardwriter as sw
-from shardwriter.inspect.options import PlanOptions
+from shardwriter.inspect.split_policies import PlanOptions
 from shardwriter.inspect.stats import SCHEMA
 
 SCHEMA_FILE = files("shardwriter").joinpath("inspect", "stats.schema.json")

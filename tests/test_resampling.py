@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.reading.resampling import class_mix, plan_resampling
+from shardwriter.reading.record_files import class_mix, plan_resampling
 from shardwriter.schema.feature_types import FeatureType
 
 

@@ -20,10 +20,9 @@ import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import DataError, OptionError, SchemaConflict, SourceError
 from shardwriter.formats.tfrecord import TFRecordWriter, frame
-from shardwriter.sources import frame_reading
-from shardwriter.sources.locate import load_manifest
-from shardwriter.sources.record_file import RecordFile
-from shardwriter.sources.tfrecord import TFRecordFiles
+from shardwriter.sources import tfrecord as frame_reading
+from shardwriter.sources.shard_sets import load_manifest
+from shardwriter.sources.tfrecord import RecordFile, TFRecordFiles
 from shardwriter.writing.options import RunOptions
 
 

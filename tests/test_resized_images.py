@@ -311,7 +311,7 @@ def test_annotations_follow_the_image(tmp_path):
 
 
 def test_of_a_mask_of_runs_the_nearest_pixels_are_taken():
-    from shardwriter.sources.annotations import scaled_annotations
+    from shardwriter.sources.detection import scaled_annotations
 
     rng = np.random.default_rng(0)
     for _ in range(50):

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.formats.crc32c import crc32c, masked_crc32c
-from shardwriter.formats.cursor import READ_BYTES, Cursor
 from shardwriter.formats.tfrecord import frame, frame_header
-from shardwriter.inspect import resync
-from shardwriter.inspect.resync import header_offsets, mask_crcs, masked_length_crcs, next_frame
+from shardwriter.formats.tfrecord_reader import READ_BYTES, Cursor
+from shardwriter.inspect import frames as resync
+from shardwriter.inspect.frames import header_offsets, mask_crcs, masked_length_crcs, next_frame
 
 NOISE = random.Random(7).randbytes(3 * READ_BYTES)
 

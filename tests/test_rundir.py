@@ -23,10 +23,11 @@ from shardwriter.errors import OptionError, OutputBusy, OutputExists, StorageErr
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.schema.record_stats import Learnt
-from shardwriter.sources.locate import load_manifest
+from shardwriter.sources.shard_sets import load_manifest
 from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing import publication
-from shardwriter.writing.journal import Journal, JournaledFile, read_facts
+from shardwriter.writing.journal import Journal, JournaledFile, Snapshot, read_facts
+from shardwriter.writing.open_shards import ShardFile
 from shardwriter.writing.publication import (
     COMMIT,
     begin,
@@ -36,8 +37,6 @@ from shardwriter.writing.publication import (
     write_index,
 )
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.shard import ShardFile
-from shardwriter.writing.snapshot import Snapshot
 
 SCHEMA = {"features": {}}
 NO_SNAPSHOT = Snapshot(1, False, 0, {}, {}, Learnt.of("label", 2).to_state(), None, 0)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.sources.arrow_file import ArrowFile
+from shardwriter.sources.arrow import ArrowFile
 from shardwriter.sources.find import open_source
 from shardwriter.sources.positions import OpenFiles
 

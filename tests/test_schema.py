@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from shardwriter.errors import FeatureError, OptionError, SchemaConflict
 from shardwriter.formats.example import UNSET, encode_example
-from shardwriter.schema.feature_types import FeatureType, describe
+from shardwriter.schema.feature_types import FeatureType, describe, parse_schema_option
 from shardwriter.schema.schema import FeatureSummary, Schema, schema_from_json
-from shardwriter.schema.schema_text import parse_schema_option
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n" + bytes(20), b"\xff\xd8\xff\xe0" + bytes(20)
 FLOAT = FeatureType("float", "float32")

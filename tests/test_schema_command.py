@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import OptionError
-from shardwriter.formats.plain_png import encode_png
+from shardwriter.formats.media import encode_png
 
 
 def rows(count: int = 12) -> list[dict[str, object]]:

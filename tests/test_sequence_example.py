@@ -9,7 +9,7 @@ from shardwriter.errors import WireError
 from shardwriter.formats.example import encode_example
 from shardwriter.formats.sequence_example import decode_sequence_example
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.inspect.payloads import PayloadStats
+from shardwriter.inspect.scan import PayloadStats
 
 
 def field(tag, *contents):

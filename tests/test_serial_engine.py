@@ -25,14 +25,13 @@ from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing import open_shards as growing
 from shardwriter.writing import part
 from shardwriter.writing.job import Job
-from shardwriter.writing.journal import Journal, read_facts
+from shardwriter.writing.journal import Journal, Snapshot, read_facts
+from shardwriter.writing.open_shards import ShardFile
 from shardwriter.writing.options import SKIP, DatasetOptions, RunOptions
 from shardwriter.writing.resume_state import Kept
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.selection import Selection
 from shardwriter.writing.serial import run_serial
-from shardwriter.writing.shard import ShardFile
-from shardwriter.writing.snapshot import Snapshot
 
 QUIET = RunOptions(mark_s=1e9)
 
@@ -321,7 +320,7 @@ def test_an_error_leaves_no_file_open(engine, tmp_path):
 
 
 def test_a_record_that_is_too_large_is_named(engine, monkeypatch):
-    monkeypatch.setattr("shardwriter.writing.record_encoder.MAX_PAYLOAD_BYTES", 100)
+    monkeypatch.setattr("shardwriter.writing.encode.MAX_PAYLOAD_BYTES", 100)
     with pytest.raises(RecordTooLarge, match="101 bytes") as caught:
         engine([b""] * 7 + [bytes(101)], 3)
     assert caught.value.index == 7

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from shardwriter.dataset.manifest import SealedShard
 from shardwriter.errors import StorageError
 from shardwriter.formats.compressed_writer import CompressedWriter
+from shardwriter.formats.compression import PLAIN, Packing
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.formats.packing import PLAIN, Packing
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, TFRecordWriter, Written, frame
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.storage.protocol import LocalStorage
-from shardwriter.writing.shard import ShardFile
+from shardwriter.writing.open_shards import ShardFile
 
 RECORDS = [b"one", b"", b"three" * 100]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.dataset.rank_partition import Share, Token, split_share, worker_batches
 from shardwriter.errors import OptionError, RunChanged, UnequalSteps
-from shardwriter.inspect.options import PlanOptions
 from shardwriter.inspect.split_plan import plan_json
+from shardwriter.inspect.split_policies import PlanOptions
 
 POLICIES = ("drop", "pad", "wrap", "error")
 MAX_RECORDS = 200

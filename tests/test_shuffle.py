@@ -15,14 +15,16 @@ from label_sets import dealt, paths_of, scan_of, scanned, shards, through_buffer
 import shardwriter as sw
 from shardwriter.inspect.label_mix import label_mix, table_of_manifest, table_of_scans
 from shardwriter.inspect.label_scan import MAX_SEQUENCE, LabelScan
-from shardwriter.inspect.neighbours import (
+from shardwriter.inspect.shuffle import (
     draws_moments,
     find_period,
     in_turn,
     one_after_the_other,
     runs_moments,
+    shuffle_by_label,
+    shuffle_by_order,
+    shuffle_note,
 )
-from shardwriter.inspect.shuffle import shuffle_by_label, shuffle_by_order, shuffle_note
 
 
 def judged(scans, *, has_law=True):

@@ -15,8 +15,8 @@ from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.schema.schema import FeatureSummary
 from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing.journal import Base, Snapshot, rows_of, sealed_of, written_of
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.snapshot import Base, Snapshot, rows_of, sealed_of, written_of
 
 numbers = st.integers(0, 2**62)
 crcs = st.integers(0, 2**32 - 1)

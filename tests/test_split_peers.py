@@ -14,9 +14,8 @@ import sys
 import pytest
 from environments import PEERS, peers_python
 
-from shardwriter.inspect.options import PlanOptions
 from shardwriter.inspect.split_plan import plan_json
-from shardwriter.inspect.split_policies import POLICIES
+from shardwriter.inspect.split_policies import POLICIES, PlanOptions
 
 # What each script answers for; ours are in test_splitplan.py.
 ANSWERED = {

@@ -15,12 +15,10 @@ from shardwriter.cli import app
 from shardwriter.dataset.naming import parse_output
 from shardwriter.dataset.rank_partition import auto_num_shards, good_num_shards
 from shardwriter.errors import OptionError
-from shardwriter.inspect.num_shards import trouble
-from shardwriter.inspect.options import PlanOptions
-from shardwriter.inspect.split_plan import even_records, plan_json
-from shardwriter.inspect.split_policies import LIKELY, MAX_LISTED, POLICIES
-from shardwriter.report.plan_table import plan_table, remedy_lines
-from shardwriter.writing import sampling
+from shardwriter.inspect.split_plan import even_records, plan_json, trouble
+from shardwriter.inspect.split_policies import LIKELY, MAX_LISTED, POLICIES, PlanOptions
+from shardwriter.report.tables import plan_table, remedy_lines
+from shardwriter.writing import plan as sampling
 
 COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=12).filter(any)
 OPTIONS = st.builds(

@@ -18,9 +18,8 @@ from gcs_emulator import empty_bucket, gcs_emulator
 from shardwriter.errors import StorageError
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.storage.beam import FileSystemStorage
-from shardwriter.storage.choose import storage_for
 from shardwriter.storage.gcs import GcsStorage
-from shardwriter.storage.protocol import ComposingStorage, LocalStorage
+from shardwriter.storage.protocol import ComposingStorage, LocalStorage, storage_for
 
 # Smaller than an object that goes up in one request, and larger.
 SMALL = b"\x00\r\n\xff--text" * 500
@@ -41,7 +40,7 @@ def gs(bucket, tmp_path):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("shardwriter.storage.gcs_upload.CHUNK_BYTES", 1 << 18)
+    monkeypatch.setattr("shardwriter.storage.gcs.CHUNK_BYTES", 1 << 18)
 
 
 class StubbornFileSystem(LocalFileSystem):

@@ -24,7 +24,7 @@ from storage_doubles import (
 )
 
 from shardwriter.errors import OutputExists, StorageError
-from shardwriter.formats import packing
+from shardwriter.formats import compression as packing
 
 COMPRESSIONS = ["none", "gzip", "zlib"]
 
@@ -263,9 +263,7 @@ def test_shards_that_another_backend_begins_again_are_trusted_by_nobody(place, m
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(
-            sys.modules["shardwriter.writing.writing"], "require_tensorflow", lambda: None
-        )
+        patch.setattr(sys.modules["shardwriter.writing.write"], "require_tensorflow", lambda: None)
         patch.setattr("shardwriter.storage.tensorflow.TensorFlowRecordWriter", end)
         with pytest.raises(Crash):
             write(folder, resume=True, backend="tensorflow")

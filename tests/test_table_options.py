@@ -12,10 +12,10 @@ import pytest
 import shardwriter as sw
 from shardwriter.errors import OptionError, SourceError
 from shardwriter.formats.example import UNSET
-from shardwriter.formats.plain_png import encode_png
+from shardwriter.formats.media import encode_png
 from shardwriter.schema.declared import declare
 from shardwriter.sources.find import open_source
-from shardwriter.sources.table_options import TableOptions, table_options
+from shardwriter.sources.tables import TableOptions, table_options
 
 
 @pytest.fixture

@@ -23,25 +23,18 @@ from typer.testing import CliRunner
 
 import shardwriter as sw
 from shardwriter.cli import app
-from shardwriter.dataset.names import TfdsSplit, tfds_split_of
-from shardwriter.dataset.naming import parse_output
-from shardwriter.errors import (
-    CallableError,
-    ManifestError,
-    OptionError,
-    OutputExists,
-    StorageError,
-)
+from shardwriter.dataset.naming import TfdsSplit, parse_output, tfds_split_of
+from shardwriter.errors import CallableError, ManifestError, OptionError, OutputExists, StorageError
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.schema.schema import FeatureSummary
 from shardwriter.sources.find import open_source
-from shardwriter.sources.locate import load_manifest
+from shardwriter.sources.shard_sets import load_manifest
 from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing import publication
-from shardwriter.writing.features import TfdsFeature, tfds_feature
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.writing import write_dataset
+from shardwriter.writing.tfds import TfdsFeature, tfds_feature
+from shardwriter.writing.write import write_dataset
 
 HERE = "demo/1.0.0"
 
@@ -978,6 +971,6 @@ def test_tfds_and_timm_read_what_was_written(tmp_path, photos):
 
 
 def sw_png(pixels):
-    from shardwriter.formats.plain_png import encode_png
+    from shardwriter.formats.media import encode_png
 
     return encode_png(pixels)

@@ -16,8 +16,7 @@ from shardwriter.dataset.splits import parse_split_option
 from shardwriter.errors import CallableError, SchemaConflict
 from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.splitting import split_up
-from shardwriter.writing.writing import write_all
+from shardwriter.writing.write import split_up, write_all
 
 SPLIT = "train=0.8@3,val=0.2@1"
 

@@ -23,10 +23,10 @@ from shardwriter.formats.example import UNSET, decode_example, encode_example
 from shardwriter.formats.tfrecord import frame
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.schema.feature_types import FeatureType
-from shardwriter.sources import record_file
+from shardwriter.sources import tfrecord as record_file
 from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources.find import open_source
-from shardwriter.sources.locate import load_manifest
+from shardwriter.sources.shard_sets import load_manifest
 from shardwriter.sources.tfrecord import TFRecordFiles
 from shardwriter.writing.options import RunOptions
 

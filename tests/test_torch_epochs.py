@@ -14,8 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwriter.errors import OptionError, RunChanged, UnequalSteps
-from shardwriter.reading.epochs import EpochOptions, Progress, Start, map_seed
-from shardwriter.reading.ranks import RankOfWorld, find_rank, tell_rank
+from shardwriter.reading.epochs import (
+    EpochOptions,
+    Progress,
+    RankOfWorld,
+    Start,
+    find_rank,
+    map_seed,
+    tell_rank,
+)
 
 JOB = "index:abc"
 

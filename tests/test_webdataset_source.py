@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import shardwriter as sw
 from shardwriter.errors import RecordTooLarge, SourceChanged, SourceError
 from shardwriter.schema.feature_types import FeatureType
-from shardwriter.sources import tar_samples
-from shardwriter.sources.tar_members import _plain
-from shardwriter.sources.webdataset import StreamedSample, WebDataset
+from shardwriter.sources import webdataset as tar_samples
+from shardwriter.sources.webdataset import StreamedSample, WebDataset, _plain
 
 BLOCK = 512
 

@@ -27,13 +27,13 @@ from shardwriter.errors import (
     StorageError,
 )
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.schema_text import parse_schema_option
+from shardwriter.schema.feature_types import FeatureType, parse_schema_option
 from shardwriter.storage.local import LocalFile
 from shardwriter.storage.protocol import LocalStorage
-from shardwriter.writing import publication, writing
+from shardwriter.writing import publication
+from shardwriter.writing import write as writing
+from shardwriter.writing.journal import Snapshot
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.snapshot import Snapshot
 
 
 def features(count: int) -> list[dict[str, object]]:
@@ -310,7 +310,7 @@ def test_a_record_of_100_mib_works(tmp_path: Path) -> None:
 
 
 def test_a_record_over_2_gib_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwriter.writing.record_encoder.MAX_PAYLOAD_BYTES", 1000)
+    monkeypatch.setattr("shardwriter.writing.encode.MAX_PAYLOAD_BYTES", 1000)
     with pytest.raises(sw.DataError, match="2 GiB") as caught:
         sw.write([{"x": b""}, {"x": bytes(1000)}], tmp_path / "t@1")
     assert caught.value.index == 1

@@ -14,7 +14,7 @@ import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import FeatureError, ManifestError, OptionError, SchemaConflict, WireError
 from shardwriter.formats.example import payload_kind
-from shardwriter.formats.sequence_names import (
+from shardwriter.formats.sequence_example import (
     context_part,
     feature_spelling,
     is_of_sequences,
@@ -23,8 +23,8 @@ from shardwriter.formats.sequence_names import (
     list_spelling,
     spoken,
 )
-from shardwriter.inspect.recount import recount
-from shardwriter.sources.locate import load_manifest
+from shardwriter.inspect.repair_shards import recount
+from shardwriter.sources.shard_sets import load_manifest
 
 NAMES = st.text(st.sampled_from("ab[]\\"), max_size=5)
 

@@ -35,8 +35,7 @@ from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.splitting import split_up
-from shardwriter.writing.writing import write_all
+from shardwriter.writing.write import split_up, write_all
 
 SPLIT = "train=0.6@3,val=0.4@2"
 COUNT = 60

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwriter.dataset.index import columns
-from shardwriter.writing.snapshot import Base, Snapshot
+from shardwriter.writing.journal import Base, Snapshot
 from torture.files import names_in
 
 ALL: Final = 2**62

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from shardwriter.cli.append import append
+from shardwriter.cli.common import prepare_streams
 from shardwriter.cli.find import find
 from shardwriter.cli.index import index
 from shardwriter.cli.merge import merge
@@ -16,7 +17,6 @@ from shardwriter.cli.reshard import reshard
 from shardwriter.cli.schema import schema
 from shardwriter.cli.show import show
 from shardwriter.cli.stats import stats
-from shardwriter.cli.streams import prepare_streams
 from shardwriter.cli.verify import verify
 from shardwriter.cli.write import write
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, reported
-from shardwriter.cli.making import make
+from shardwriter.cli.making import Written, make, what_is_left
 from shardwriter.cli.write_options import (
     ColumnsOption,
     DropColumnsOption,
@@ -27,7 +27,6 @@ from shardwriter.cli.write_options import (
     SourceArgument,
     StrictOption,
 )
-from shardwriter.cli.written import Written, what_is_left
 
 if TYPE_CHECKING:
     from shardwriter.sources.source import Source

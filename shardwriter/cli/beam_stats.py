@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwriter.cli.beam_args import JobArguments, dataflow_command
-from shardwriter.cli.beam_run import DataflowCommandOption, check_reachable, run_job, wheel_name
+from shardwriter.cli.beam import (
+    DataflowCommandOption,
+    JobArguments,
+    check_reachable,
+    dataflow_command,
+    run_job,
+    wheel_name,
+)
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, reported
-from shardwriter.cli.stats_options import (
+from shardwriter.cli.stats import (
     AllShardsOption,
     BaselineOption,
     BatchSizeOption,
@@ -114,9 +120,9 @@ def _run(arguments: JobArguments, stats_job: ShardStats, out: str, verbose: bool
     """Return the JSON; None where the job is not waited for."""
     import apache_beam as beam
 
-    from shardwriter.cluster.text_file import KeepText
+    from shardwriter.cluster.beam import KeepText
     from shardwriter.errors import RunError
-    from shardwriter.storage.choose import storage_for
+    from shardwriter.storage.protocol import storage_for
 
     keep = beam.ParDo(KeepText(out)).with_output_types(str)
     job = stats_job | "Keep" >> keep

@@ -9,10 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwriter.cli.beam_args import JobArguments, dataflow_command
-from shardwriter.cli.beam_run import DataflowCommandOption, check_reachable, run_job, wheel_name
+from shardwriter.cli.beam import (
+    DataflowCommandOption,
+    JobArguments,
+    check_reachable,
+    dataflow_command,
+    run_job,
+    wheel_name,
+)
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported
-from shardwriter.cli.notices import TerminalNotices
+from shardwriter.cli.making import (
+    TerminalNotices,
+    Written,
+    all_that_is_left,
+    print_all_written,
+    what_is_left,
+    written_json,
+)
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -57,20 +70,13 @@ from shardwriter.cli.write_options import (
     datasets_of,
     output_of,
 )
-from shardwriter.cli.written import (
-    Written,
-    all_that_is_left,
-    print_all_written,
-    what_is_left,
-    written_json,
-)
 
 if TYPE_CHECKING:
     from shardwriter.dataset.manifest import Manifest
     from shardwriter.dataset.naming import Output
     from shardwriter.dataset.splits import Split
     from shardwriter.writing.options import DatasetOptions, RunOptions
-    from shardwriter.writing.splitting import Datasets
+    from shardwriter.writing.write import Datasets
 
 
 class _Strategy(str, Enum):
@@ -245,9 +251,9 @@ def _write_all(
     """Run a job for each dataset, one after the other, and print what they have made."""
     from shardwriter.cluster import WriteShards
     from shardwriter.cluster.place import place_for
-    from shardwriter.schema.data_warnings import from_manifest
+    from shardwriter.schema.record_stats import from_manifest
     from shardwriter.sources.find import Opened
-    from shardwriter.writing.split_types import check_manifests
+    from shardwriter.writing.write import check_manifests
 
     targets = datasets.targets
     named: list[Any] = [source]
@@ -364,8 +370,8 @@ def _run(
     """Run a write, and return its manifest; None where the job goes on elsewhere."""
     from shardwriter.dataset.manifest import parse_manifest
     from shardwriter.errors import RunError
-    from shardwriter.formats.packing import lost_readers
-    from shardwriter.storage.choose import storage_for
+    from shardwriter.formats.compression import lost_readers
+    from shardwriter.storage.protocol import storage_for
 
     for note in lost_readers(output.compression):
         hint(note)

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import VerboseOption, hint, print_json, reported, say
-from shardwriter.cli.streams import has_reader
+from shardwriter.cli.common import VerboseOption, has_reader, hint, print_json, reported, say
 
 
 def find(

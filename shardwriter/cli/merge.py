@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, reported
-from shardwriter.cli.making import make_copy
+from shardwriter.cli.making import make_copy, what_is_left
 from shardwriter.cli.write_options import (
     CompressionOption,
     Deflate,
@@ -21,7 +21,6 @@ from shardwriter.cli.write_options import (
     dataset_options,
     output_of,
 )
-from shardwriter.cli.written import what_is_left
 
 
 def merge(
@@ -58,8 +57,8 @@ def merge(
     """
     *parts, out = paths
     with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
-        from shardwriter.writing.merged import open_merged
         from shardwriter.writing.options import RunOptions
+        from shardwriter.writing.reshard import open_merged
 
         output = output_of(out, shards, compression)
         options = dataset_options(output, shuffle=shuffle, seed=seed, deflate=deflate)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reported
-from shardwriter.cli.stats_options import PolicyOption, policy_names
+from shardwriter.cli.stats import PolicyOption, policy_names
 
 
 def plan(
@@ -50,8 +50,8 @@ def plan(
     with reported(verbose=verbose):
         from shardwriter.dataset.rank_partition import auto_num_shards
         from shardwriter.errors import OptionError
-        from shardwriter.inspect.options import PlanOptions
         from shardwriter.inspect.split_plan import even_records, plan_json
+        from shardwriter.inspect.split_policies import PlanOptions
 
         options = PlanOptions(
             world, loader_workers, batch_size, drop_last, record_bytes, policy_names(policy)
@@ -67,6 +67,6 @@ def plan(
         if json:
             print_json(result)
         else:
-            from shardwriter.report.plan_table import print_plan
+            from shardwriter.report.tables import print_plan
 
             print_plan(result, all_policies=bool(policy))

@@ -18,7 +18,7 @@ from shardwriter.cli.common import (
     say,
     terminable,
 )
-from shardwriter.cli.notices import TerminalNotices
+from shardwriter.cli.making import TerminalNotices, what_is_left
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -46,7 +46,6 @@ from shardwriter.cli.write_options import (
     ShuffleOption,
     dataset_options,
 )
-from shardwriter.cli.written import what_is_left
 from shardwriter.writing.progress_bar import repairing_bars
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, reported
-from shardwriter.cli.making import make_copy
+from shardwriter.cli.making import make_copy, what_is_left
 from shardwriter.cli.write_options import (
     CompressionOption,
     Deflate,
@@ -22,7 +22,6 @@ from shardwriter.cli.write_options import (
     dataset_options,
     output_of,
 )
-from shardwriter.cli.written import what_is_left
 
 
 def reshard(

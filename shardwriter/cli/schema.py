@@ -63,7 +63,7 @@ def schema(
             _say_where_from(known)
             print_json(known.to_json())
             return
-        from shardwriter.report.schema_table import print_schema
+        from shardwriter.report.records import print_schema
 
         print_schema(known)
         _say_where_from(known)

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import VerboseOption, hint, print_json, reported
-from shardwriter.cli.streams import has_reader
+from shardwriter.cli.common import VerboseOption, has_reader, hint, print_json, reported
 
 
 def show(
@@ -46,7 +45,7 @@ def show(
             else:
                 print_record(record)
             if save_images is not None and schema is not None:
-                from shardwriter.reading.saving import save_pictures
+                from shardwriter.reading.pictures import save_pictures
 
                 saved = save_pictures(record.index, record.features, schema, save_images)
                 num_saved += len(saved)
@@ -65,7 +64,7 @@ def show(
 
 def _schema(path: str) -> dict[str, dict[str, object]]:
     """Return what the manifest knows of the features; nothing where there is none."""
-    from shardwriter.sources.locate import find_one
+    from shardwriter.sources.shard_sets import find_one
 
     manifest = find_one(path).manifest
     return {} if manifest is None else manifest.schema.get("features", {})

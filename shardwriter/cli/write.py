@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported, say
-from shardwriter.cli.making import make
-from shardwriter.cli.notices import TerminalNotices
+from shardwriter.cli.making import TerminalNotices, Written, all_that_is_left, make
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -54,7 +53,6 @@ from shardwriter.cli.write_options import (
     dataset_options,
     datasets_of,
 )
-from shardwriter.cli.written import Written, all_that_is_left
 
 if TYPE_CHECKING:
     from shardwriter.dataset.naming import Output
@@ -62,7 +60,7 @@ if TYPE_CHECKING:
     from shardwriter.writing.engine import Progress
     from shardwriter.writing.notices import Notices
     from shardwriter.writing.options import DatasetOptions, RunOptions
-    from shardwriter.writing.splitting import Datasets
+    from shardwriter.writing.write import Datasets
 
 
 class _Engine(str, Enum):
@@ -171,7 +169,7 @@ def write(
     with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
         from shardwriter.errors import OptionError
         from shardwriter.writing.options import RunOptions
-        from shardwriter.writing.writing import write_all
+        from shardwriter.writing.write import write_all
 
         if dry_run and (resume or retry_errors):
             raise OptionError(
@@ -251,10 +249,10 @@ def write(
 
 
 def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> None:
-    from shardwriter.formats.packing import lost_readers
+    from shardwriter.formats.compression import lost_readers
     from shardwriter.writing.job import check_compression
     from shardwriter.writing.plan import plan_selection
-    from shardwriter.writing.writing import warn_of_sources
+    from shardwriter.writing.write import warn_of_sources
 
     targets = datasets.targets
     outputs = [target.output for target in targets]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardwriter.dataset.splits import Split
     from shardwriter.formats.compression import Compression as CompressionName
     from shardwriter.writing.options import DatasetOptions
-    from shardwriter.writing.splitting import Datasets
+    from shardwriter.writing.write import Datasets
 
 
 class Format(str, Enum):
@@ -317,10 +317,9 @@ def dataset_options(
     from shardwriter.errors import OptionError
     from shardwriter.schema.declared import declare
     from shardwriter.sources.callables import import_reference
-    from shardwriter.sources.indices_file import read_indices
-    from shardwriter.sources.table_options import table_options
-    from shardwriter.writing.images_options import image_options
-    from shardwriter.writing.options import DatasetOptions
+    from shardwriter.sources.numpy import read_indices
+    from shardwriter.sources.tables import table_options
+    from shardwriter.writing.options import DatasetOptions, image_options
 
     if allow_duplicates and indices is None:
         raise OptionError("--allow-duplicates without --indices", hint="leave it off")
@@ -408,7 +407,7 @@ def datasets_of(
     """
     from shardwriter.dataset.naming import split_outputs
     from shardwriter.dataset.splits import parse_split_option
-    from shardwriter.writing.splitting import split_up, undivided
+    from shardwriter.writing.write import split_up, undivided
 
     check_order(source, out, f"{'shardwriter beam' if urls else 'shardwriter'} write")
     skip_errors = on_error is OnError.skip

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from shardwriter.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from shardwriter.cluster.beam import WriteShards
-    from shardwriter.cluster.read_shards import ReadShards
-    from shardwriter.cluster.shard_stats import ShardStats
+    from shardwriter.cluster.beam import ReadShards, ShardStats, WriteShards
 
 __all__ = ["ReadShards", "ShardStats", "WriteShards"]
 
 _HOMES: Final = {
-    "ReadShards": "shardwriter.cluster.read_shards",
-    "ShardStats": "shardwriter.cluster.shard_stats",
+    "ReadShards": "shardwriter.cluster.beam",
+    "ShardStats": "shardwriter.cluster.beam",
     "WriteShards": "shardwriter.cluster.beam",
 }
 

@@ -12,34 +12,248 @@ runners lose these, and all run a line::
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 from apache_beam.options.pipeline_options import TestOptions
 from apache_beam.pvalue import PBegin
 from apache_beam.transforms.window import GlobalWindows
 
 from shardwriter.cluster.keyed import NUM_BUCKETS, KeyOf
-from shardwriter.cluster.keyed_steps import Bucketed, ChunkBucket, Number, SortBucket
 from shardwriter.cluster.place import place_for
 from shardwriter.cluster.steps import (
+    Bucketed,
+    ChunkBucket,
     JoinShard,
     Keyed,
     MakeChunks,
+    Number,
     PublishAll,
+    SortBucket,
     WritePart,
     WriteShard,
     numbers_of,
+    telling,
 )
-from shardwriter.cluster.task import Strategy, Task, keyed_task, read_plan, task_of, write_plan
+from shardwriter.cluster.task import (
+    Cargo,
+    Strategy,
+    Task,
+    keyed_task,
+    load_cargo,
+    read_plan,
+    task_of,
+    write_plan,
+)
+from shardwriter.dataset.assignment import Gaps
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.schema.data_warnings import as_error, warnings_of
+from shardwriter.formats.example_wire import decode_only_example
+from shardwriter.formats.tfrecord_reader import Check, read_frames
+from shardwriter.inspect.document import Report
+from shardwriter.inspect.file_names import numbered_together
+from shardwriter.inspect.judge import judge
+from shardwriter.inspect.label_scan import sequence_limit
+from shardwriter.inspect.scan import FileScan, ScanOptions, counted, scan_file
+from shardwriter.inspect.split_policies import PlanOptions
+from shardwriter.schema.record_stats import as_error, warnings_of
 from shardwriter.sources.find import Opened, open_source
-from shardwriter.writing.keys import key_costs, key_notes
+from shardwriter.sources.shard_sets import ShardSet, find_shard_sets
+from shardwriter.storage.inputs import open_stream
+from shardwriter.storage.local import storage_errors
+from shardwriter.storage.protocol import storage_for
 from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.selection import key_costs, key_notes
+
+# ``ReadShards``: the records of TFRecord shards as a PCollection, every CRC checked.
+
+
+class ReadShards(beam.PTransform):
+    """Reads shards, each of them by one worker; plain, gzip and zlib are told apart by content.
+
+    Args:
+        path: A dataset's name (``dir/train``, ``dir/train@512``), a folder, a file, a glob; also at
+            a URL.
+        decode: Give features and not records: arrays, and lists of bytes.
+        numbered: Give ``(index, record)``, where the index is that of the item in source order: a
+            PCollection has no order of its own.
+        check: ``crc`` proves every byte, ``length`` the framing, ``none`` nothing.
+
+    Returns:
+        A PCollection of bytes, or of feature dicts; with ``numbered`` of pairs.
+
+    Raises:
+        UsageError: When the pipeline is made: there is nothing of that name.
+        DataError: Shards are missing; or, while it runs, a file is damaged: with file, record and
+            offset.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        decode: bool = False,
+        numbered: bool = False,
+        check: Check = "crc",
+    ) -> None:
+        super().__init__()
+        self._path = path
+        self._decode = decode
+        self._numbered = numbered
+        self._check: Check = check
+
+    def expand(self, pcoll: Any) -> Any:
+        """Make the graph."""
+        sets = find_shard_sets([self._path])
+        for found in sets:
+            found.require_whole()
+        if self._numbered and (len(sets) != 1 or sets[0].manifest is None):
+            raise OptionError(
+                f"{self._path} is not one dataset with a manifest, so its records have no numbers",
+                hint="name one dataset of ours, as in dir/train@16; or leave numbered off",
+            )
+        files = [shard for found in sets for shard in found.shards]
+        reader = _Read(sets[0], self._check, decode=self._decode, numbered=self._numbered)
+        what: Any = dict[str, Any] if self._decode else bytes
+        return (
+            pcoll
+            | "Shards" >> beam.Create(files, reshuffle=False).with_output_types(tuple[int, str])
+            | "Spread" >> beam.Reshuffle()
+            | "Read"
+            >> beam.ParDo(reader).with_output_types(tuple[int, what] if self._numbered else what)
+        )
+
+
+class _Read(beam.DoFn):
+    def __init__(self, first: ShardSet, check: Check, *, decode: bool, numbered: bool) -> None:
+        gaps = [] if first.manifest is None else first.manifest.gaps
+        self._gaps = np.array(gaps, np.int64)
+        self._num_shards = len(first.shards)
+        self._check: Check = check
+        self._decode = decode
+        self._numbered = numbered
+
+    @telling
+    def process(self, shard_and_path: tuple[int, str]) -> Iterator[Any]:
+        shard, path = shard_and_path
+        gaps = Gaps(self._gaps, self._num_shards) if len(self._gaps) else None
+        with storage_errors(path), open_stream(path) as stream:
+            for place, record in enumerate(read_frames(stream, check=self._check, path=path)):
+                found: Any = decode_only_example(record) if self._decode else record
+                if not self._numbered:
+                    yield found
+                elif gaps is None:
+                    yield shard + self._num_shards * place, found
+                else:
+                    yield gaps.item_index(shard, place), found
+
+
+# ``ShardStats``: what ``shard-stats`` says, from many workers: each proves files of its own.
+
+
+class ShardStats(beam.PTransform):
+    """Reads shards through and says what is there and what is wrong.
+
+    Args:
+        paths: As for :func:`shardwriter.stats`; also at URLs.
+        check: ``crc`` proves every byte, ``length`` the framing, ``none`` nothing.
+        features: Gather the statistics of all features.
+        label: The feature whose values are counted.
+        plan: Who will read.
+
+    Returns:
+        A PCollection of one element: the JSON that ``shard-stats --json`` prints, as text.
+
+    Raises:
+        UsageError: When the pipeline is made: a path names nothing.
+    """
+
+    def __init__(
+        self,
+        paths: str | Sequence[str],
+        *,
+        check: Check = "crc",
+        features: bool = False,
+        label: str | None = None,
+        plan: PlanOptions | None = None,
+    ) -> None:
+        super().__init__()
+        self._paths = [paths] if isinstance(paths, str) else list(paths)
+        self._options = ScanOptions(check, features, label)
+        self._plan = plan
+
+    def expand(self, pcoll: Any) -> Any:
+        """Make the graph."""
+        sets = numbered_together(find_shard_sets(self._paths))
+        known = counted(sets, self._options)
+        paths = [path for found in sets for _, path in found.shards]
+        options = replace(self._options, label_sequence=sequence_limit(len(paths)))
+        # Nothing to read is an element too, or there would be no report.
+        files: list[list[str]] = [[], *([path] for path in paths if path not in known)]
+        judging = _Report(load_cargo((sets, known)), self._options.check, self._plan)
+        return (
+            pcoll
+            | "Shards" >> beam.Create(files, reshuffle=False).with_output_types(list[str])
+            | "Spread" >> beam.Reshuffle()
+            | "Scan" >> beam.ParDo(_Scan(options)).with_output_types(tuple[int, bytes])
+            | "Gather" >> beam.GroupByKey()
+            | "Report" >> beam.ParDo(judging).with_output_types(str)
+        )
+
+
+class _Scan(beam.DoFn):
+    def __init__(self, options: ScanOptions) -> None:
+        self._options = options
+
+    @telling
+    def process(self, paths: list[str]) -> Iterator[tuple[int, bytes]]:
+        yield 0, pickle.dumps([scan_file(path, self._options) for path in paths], 5)
+
+
+class _Report(beam.DoFn):
+    def __init__(self, sets: Cargo, check: Check, plan: PlanOptions | None) -> None:
+        self._sets = sets
+        self._check: Check = check
+        self._plan = plan
+
+    @telling
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
+        sets: list[ShardSet]
+        sets, scans = self._sets.get()
+        for data in element[1]:
+            found_now: list[FileScan] = pickle.loads(data)
+            scans.update((scan.path, scan) for scan in found_now)
+        scanned = [[scans[path] for _, path in found.shards] for found in sets]
+        report = Report(judge(sets, scanned, self._check, self._plan), self._check).to_json()
+        yield json.dumps(report, indent=2, sort_keys=True)
+
+
+# One text of a pipeline, kept in a file.
+
+
+class KeepText(beam.DoFn):
+    """Writes a text, and a line end, to a path or URL, and passes it on.
+
+    Doing it again replaces the file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def process(self, text: str) -> Iterator[str]:
+        """Yield the text once it is kept."""
+        storage = storage_for(self._path)
+        file = storage.create(self._path)
+        file.write(f"{text}\n".encode())
+        storage.sync(self._path)
+        file.close()
+        yield text
 
 
 class WriteShards(beam.PTransform):

@@ -7,10 +7,10 @@ has been gathered, and kept in a file until the sizes of all are known::
     packed item    u64 hash of the key, u64 bytes of the key, key, pickled item
     bucket file    frames of a TFRecord file, each a packed item, in order
 
-It is read once, in runs (:mod:`shardwriter.cluster.cut`): what is behind it does not know that the
-items had keys. Unpickling an item runs code, and others may be able to write where the file lies:
-it is copied and compared with the SHA-256 that came through the pipeline before an item is taken
-out.
+It is read once, in runs (:mod:`shardwriter.cluster.parts`): what is behind it does not know that
+the items had keys. Unpickling an item runs code, and others may be able to write where the file
+lies: it is copied and compared with the SHA-256 that came through the pipeline before an item is
+taken out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hashlib import blake2b, sha256
 from itertools import pairwise
 from typing import Any, Final
 
-from shardwriter.cluster.cut import Cut
+from shardwriter.cluster.parts import Cut
 from shardwriter.cluster.place import Place, new_attempt
 from shardwriter.dataset.key_order import equal_keys, key_bytes, key_hash, key_of
 from shardwriter.errors import CallableError, FeatureError, RunError, reason
@@ -33,7 +33,7 @@ from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_frames
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.schema.fields import own_fields
-from shardwriter.storage.descriptor import Scratch
+from shardwriter.storage.open_files import Scratch
 from shardwriter.storage.protocol import GrowingFile
 
 KIND: Final = "beam"

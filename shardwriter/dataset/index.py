@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from shardwriter.dataset.assignment import GapRuns
 from shardwriter.errors import ManifestError, SourceChanged
 from shardwriter.formats.compressed_writer import ZLIB_HEAD
-from shardwriter.formats.compression import Compression
-from shardwriter.formats.packing import MEMBER_BYTES
+from shardwriter.formats.compression import MEMBER_BYTES, Compression
 from shardwriter.formats.tfrecord import FRAME_BYTES
 
 MAGIC: Final = b"SWINDEX1"

@@ -18,9 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from shardwriter.errors import FeatureError
 from shardwriter.formats.example_wire import decode_example, payload_kind
-from shardwriter.formats.feature_errors import Kind
-from shardwriter.formats.feature_values import ENCODERS, UNSET, encode_any
-from shardwriter.formats.float32 import NOTED
+from shardwriter.formats.feature_values import ENCODERS, NOTED, UNSET, Kind, encode_any
 from shardwriter.formats.varint import encode_varint
 
 __all__ = ["UNSET", "Kind", "decode_example", "encode_example", "payload_kind"]

@@ -13,38 +13,366 @@ What is made here is the second half of a map entry (the first is the key)::
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import chain
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.errors import FeatureError
-from shardwriter.formats.encoded import EncodedImage
-from shardwriter.formats.feature_errors import (
-    Kind,
-    leaf_kind,
-    list_up,
-    mixed_numbers,
-    no_place,
-    no_place_for_dtype,
-    out_of_int64,
-    overflow,
-    ragged,
-    type_name,
-)
-from shardwriter.formats.float32 import (
-    EXACT,
-    NOTED,
-    SMALLEST,
-    as_float32,
-    integers_as_float64,
-    note_float,
-)
-from shardwriter.formats.raw_array import RawArray
+from shardwriter.errors import FeatureError, MissingExtra
+from shardwriter.formats.media import EncodedImage
 from shardwriter.formats.varint import encode_varint, encode_varints
+
+# Why a value has no place in a Feature, and what to do about it.
+
+Kind: TypeAlias = Literal["bytes", "float", "int64"]
+
+
+def leaf_kind(leaf_type: type) -> Kind | None:
+    """Say which kind single values of a type have (F9); None for no kind."""
+    if issubclass(leaf_type, str | bytes | bytearray | memoryview):
+        return "bytes"
+    if issubclass(leaf_type, int | np.bool_) or issubclass(leaf_type, np.integer):
+        return None if issubclass(leaf_type, np.timedelta64) else "int64"
+    return "float" if issubclass(leaf_type, float | np.floating) else None
+
+
+def no_place(value: Any, kind: Kind | None, *, inside: bool = False) -> FeatureError:
+    """Refuse a value because of its type, or because the plan says another kind."""
+    where = "a list holds " if inside else ""
+    if kind is not None and leaf_kind(type(value)) is not None:
+        return FeatureError(f"{where}{type_name(value)}, and the plan says {kind}")
+    if any(each.__module__.startswith("PIL.") for each in type(value).__mro__):
+        return FeatureError(
+            f"{where}{type_name(value)}, and a Feature holds bytes, not a picture",
+            hint="sw.png(image) and sw.jpeg(image) make files of it; np.asarray(image) its pixels",
+        )
+    hints = {
+        "set": "sort it into a list",
+        "dict": "make each of its values a feature of its own",
+        "NoneType": "leave it out of the list, or fill it with a value",
+    }
+    hint = hints.get(
+        type(value).__name__,
+        "give a bool, int, float, str, bytes, a flat list of one of these, or a numpy array",
+    )
+    if type(value).__module__.partition(".")[0] == "PIL":
+        hint = (
+            "a map makes a file of it (sw.png(image), sw.jpeg(image)) or an array "
+            "(numpy.asarray(image))"
+        )
+    return FeatureError(f"{where}{type_name(value)}, which has no place in a Feature", hint=hint)
+
+
+def no_place_for_dtype(dtype: np.dtype[Any], kind: Kind | None) -> FeatureError:
+    """Refuse an array because of its dtype."""
+    if kind is not None and dtype.kind in "fiubUS":
+        hint = "give array.tobytes()" if kind == "bytes" else None
+        return FeatureError(f"numpy {dtype.name} values, and the plan says {kind}", hint=hint)
+    hints = {
+        "S": "numpy drops trailing NULs from these: give a list of bytes, or plan it as bytes",
+        "O": "give a list of str or bytes, or an array of numbers",
+        "M": "give .astype('int64') of a stated unit, or a str",
+        "m": "give .astype('int64') of a stated unit",
+        "c": "give the real and the imaginary part as two features",
+    }
+    return FeatureError(
+        f"numpy {dtype.name} values, which have no place in a Feature",
+        hint=hints.get(dtype.kind, "convert it, for example .astype('float32')"),
+    )
+
+
+def mixed_numbers(kind: Kind | None) -> FeatureError:
+    """Refuse int and float in one list."""
+    if kind == "int64":
+        return FeatureError("a list holds a float, and the plan says int64")
+    return FeatureError(
+        "a list mixes int and float",
+        hint="make all of them float, or plan the feature as float",
+    )
+
+
+def overflow(value: Any) -> FeatureError:
+    """Refuse a finite number that float32 would turn into infinity."""
+    return FeatureError(
+        f"a finite number is too large for float32 (over 3.4e38): {_short(value)}",
+        hint="clip or scale it, or store it as bytes",
+    )
+
+
+def out_of_int64(value: int) -> FeatureError:
+    """Refuse an integer that int64 can not hold."""
+    return FeatureError(
+        f"an integer is outside int64: {_short(value)}",
+        hint="store it as a str or bytes, or take it modulo 2**64 as a signed number",
+    )
+
+
+def ragged(what: str) -> FeatureError:
+    """Refuse nested lists that are not rectangular."""
+    return FeatureError(
+        f"a nested list is not rectangular: {what}",
+        hint="pad the rows, or store the flat values and the row lengths as two features",
+    )
+
+
+def type_name(value: Any) -> str:
+    """Name the type of a value, with its module."""
+    module, name = type(value).__module__, type(value).__qualname__
+    return name if module == "builtins" else f"{module}.{name}"
+
+
+def _short(value: Any) -> str:
+    # A huge int has no decimal text by default (sys.set_int_max_str_digits).
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"of {value.bit_length()} bits"
+    return str(value)
+
+
+def list_up(things: Sequence[Any]) -> str:
+    """List things up, the first few of them."""
+    texts = [str(thing) for thing in things[:4]]
+    return " and ".join(texts) if len(things) <= 4 else ", ".join(texts) + ", ..."
+
+
+# Arrays that are stored as their bytes: one bytes value, C order, little-endian (FORMATS.md, F8).
+#
+# The record holds nothing but the bytes; dtype and shape stand in the schema.
+
+RAW_DTYPES: Final = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bfloat16",
+)
+"""What can be stored so. ``bfloat16`` is that of the package ``ml_dtypes``."""
+
+_HINTS: Final = {
+    "O": "give an array of numbers: the objects of this one have no bytes of their own",
+    "U": "give a list of str, which is a feature of text",
+    "S": "give a list of bytes",
+    "M": "give .astype('int64') of a stated unit",
+    "m": "give .astype('int64') of a stated unit",
+    "V": "give each field as a feature of its own",
+    "f": "give .astype('float64')",
+    "c": "give .astype('complex128')",
+}
+
+
+class RawArray:
+    """An array that is written as its bytes; made by `raw`.
+
+    Attributes:
+        array: In C order, little-endian.
+    """
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
+
+    @property
+    def look(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+        """What decides its type."""
+        return "raw", self.array.dtype, self.array.shape
+
+    @property
+    def data(self) -> memoryview:
+        """Its bytes."""
+        return self.array.reshape(-1).view(np.uint8).data
+
+    def __repr__(self) -> str:
+        return f"raw({self.array.dtype.name}{list(self.array.shape)})"
+
+
+def raw(array: Any) -> RawArray:
+    """Store an array as one bytes value, and not as a list of numbers.
+
+    Args:
+        array: A numpy array of any shape, or what turns into one (a CPU tensor): bools, integers,
+            floats, complex numbers, or ``bfloat16`` of ``ml_dtypes``. It is copied only where it
+            is not in C order and little-endian.
+
+    Returns:
+        What stands for it among the features of an item. It comes back as the array: dtype and
+        shape are in the manifest.
+
+    Raises:
+        FeatureError: Its dtype has no bytes that would tell its values.
+    """
+    if isinstance(array, RawArray):
+        return array
+    if isinstance(array, np.ma.MaskedArray):
+        raise FeatureError("a masked array", hint="give array.filled(value)")
+    try:
+        found = np.asarray(array)
+    except Exception as error:  # torch: RuntimeError or TypeError; other libraries: their own
+        raise FeatureError(
+            f"{type_name(array)} does not turn into a numpy array: {error}",
+            hint="for torch: tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)"
+            if "BFloat16" in str(error)
+            else "give a numpy array (for torch: tensor.detach().cpu().numpy())",
+        ) from error
+    if found.dtype.name not in RAW_DTYPES:
+        raise FeatureError(
+            f"an array of {found.dtype} can not be stored as raw bytes",
+            hint=_HINTS.get(found.dtype.kind),
+        )
+    if not found.flags.c_contiguous:
+        found = found.copy()
+    return RawArray(found.astype(found.dtype.newbyteorder("<"), copy=False))
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """Return the dtype of a name in a schema.
+
+    Raises:
+        TypeError: There is none of that name.
+        MissingExtra: It is ``bfloat16``, and there is no ``ml_dtypes``.
+    """
+    if name == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise MissingExtra(
+                "arrays of bfloat16 need the package ml_dtypes", hint="pip install ml_dtypes"
+            ) from None
+        name = ml_dtypes.bfloat16
+    found: np.dtype[Any] = np.dtype(name)
+    return found
+
+
+# Floats as float32, as a Feature stores them, and the numbers that lose more than usual.
+#
+# Rounding to the 24 bits of float32 is what people expect of measured values. A number is *lost*
+# where that is not all: one from 2**24 on that changes (a time stamp, an id), or one so small that
+# most of its digits go. Encoding stores it all the same, and :data:`NOTED` says so, for whoever
+# wants to know which number it was. The same rule holds for float types of other sizes, with their
+# bits: integers from 2**53 on may be lost in float64.
+
+EXACT: Final = 2.0**24
+"""All whole numbers up to here are float32."""
+
+EXACT_FLOAT64: Final = 2.0**53
+"""All whole numbers up to here are float64."""
+
+SMALLEST: Final = 2.0**-126
+"""Float32 has fewer bits for what is smaller."""
+
+BITS: Final = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+"""Bits of the significand, by dtype."""
+
+_FLOAT32: Final = np.dtype("<f4")
+
+
+class _Noted(threading.local):
+    """What was encoded in this thread.
+
+    Attributes:
+        has_lost: Whether a number was lost since this was last set to False.
+    """
+
+    has_lost = False
+
+
+NOTED: Final = _Noted()
+
+
+def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Convert floats to little-endian float32: rounding is fine, an overflow is not.
+
+    Args:
+        array: ``float*[...]``; float32 keeps all its bits.
+
+    Raises:
+        FeatureError: A finite number is too large for float32.
+    """
+    if array.dtype == _FLOAT32:
+        return array
+    if array.itemsize <= 4:
+        return array.astype(_FLOAT32)
+    wide = array if array.itemsize == 8 else _as_float64(array)
+    try:
+        with np.errstate(over="raise", under="raise", invalid="ignore"):
+            narrow = wide.astype(_FLOAT32)
+    except FloatingPointError:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            narrow = wide.astype(_FLOAT32)
+    else:
+        # fmax passes NaN over; where all are NaN the comparison is false.
+        if not narrow.size or np.fmax.reduce(np.abs(narrow), None) < EXACT:
+            return narrow
+    infinite = np.isinf(narrow) & np.isfinite(array)
+    if infinite.any():
+        raise overflow(array[infinite].flat[0])
+    if lost_place(wide) is not None:
+        NOTED.has_lost = True
+    return narrow
+
+
+def _as_float64(array: NDArray[Any]) -> NDArray[np.float64]:
+    """Return longdoubles as Python floats are."""
+    with np.errstate(over="ignore", under="ignore"):
+        return array.astype(np.float64)
+
+
+def note_float(value: float) -> None:
+    """Note a single number that is stored as float32, where it is lost."""
+    if lost_place(np.array([value])) is not None:
+        NOTED.has_lost = True
+
+
+def integers_as_float64(integers: NDArray[Any] | Sequence[Any]) -> NDArray[np.float64]:
+    """Return integers, or a list of numbers, as float64, and note those that this loses.
+
+    Raises:
+        OverflowError: An integer is too large for float64.
+    """
+    wide = np.asarray(integers, np.float64)
+    if wide.size and not np.abs(wide).max() < EXACT_FLOAT64:
+        exact = integers if isinstance(integers, np.ndarray) else np.array(integers, object)
+        if lost_place(exact, "float64") is not None:
+            NOTED.has_lost = True
+    return wide
+
+
+def lost_place(values: NDArray[Any], dtype: str = "float32") -> int | None:
+    """Return the place of the first lost number, in the flat array; None where there is none.
+
+    Args:
+        values: Numbers of any dtype and shape; of dtype object where integers and floats are mixed.
+        dtype: What they are stored as, one of :data:`BITS`.
+    """
+    flat = values.reshape(-1)
+    bits = BITS[dtype]
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        wide = flat.astype(np.float64)
+        narrow = wide.astype(dtype_named(dtype)).astype(np.float64)
+        size = np.abs(wide)
+        is_lost = (size >= 2.0**bits) | (np.abs(narrow - wide) > size * 2.0**-bits)
+        is_lost &= (narrow != wide) & np.isfinite(wide)
+    place = int(is_lost.argmax()) if is_lost.any() else len(flat)
+    if flat.dtype.kind in "iuO":  # float64 may have changed integers before
+        for row in map(int, np.flatnonzero(size[:place] >= EXACT_FLOAT64)):
+            number = flat[row]
+            if isinstance(number, int | np.integer) and int(number) != float(narrow[row]):
+                return row
+    return place if place < len(flat) else None
+
 
 # Ready bytes; or, for what is too large to be copied twice, (number of bytes, the buffers).
 Encoded: TypeAlias = "bytes | tuple[int, list[bytes | memoryview]]"

@@ -7,14 +7,272 @@ pass: its detail says which option brings it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from shardwriter.errors import OptionError
-from shardwriter.inspect.baseline import check_baseline, compare
-from shardwriter.inspect.differences import few
-from shardwriter.inspect.gate_checks import WORDS, Problems, Report, Untold, uneven, uneven_records
+from shardwriter.inspect.baseline import check_baseline, compare, few, has_statistics, sets_of
+
+# What a gate can ask of a report: each check says what is wrong, or that it can not be told.
+
+DEFAULT_MAX_IMBALANCE: Final = 1.1  # of ``--fail-on imbalance``, where no number is given
+
+Report: TypeAlias = "Mapping[str, Any]"
+_ADD_LABEL = ": add --label FEATURE"
+
+Problems: TypeAlias = "list[str]"
+Check: TypeAlias = "Callable[[Report], Problems]"
+
+
+class Untold(Exception):
+    """A report does not have what a check is about; says which option brings it."""
+
+
+def uneven_records(report: Report, limit: float) -> Problems:
+    """Name sets and policies of training whose largest shard or rank is over the limit."""
+    problems = uneven(report, "records_max_over_mean", "records", limit)
+    for name, policy in _policies(report):
+        samples = policy.get("samples")
+        if not samples:
+            continue
+        # The list may stand for the first ranks only; these are of all.
+        mean = policy.get("num_samples", sum(samples)) / policy.get("world", len(samples))
+        least = policy.get("samples_min", min(samples))
+        most = policy.get("samples_max", max(samples))
+        if mean and most / mean > limit:
+            problems.append(
+                f"{name}under {_title(policy)} a rank gets {most / mean:.2f} times the "
+                f"mean ({least:,} to {most:,} samples)"
+            )
+    return problems
+
+
+def uneven(report: Report, key: str, what: str, limit: float) -> Problems:
+    """Name sets whose ``balance`` has a number over the limit."""
+    problems = []
+    for name, entry in _sets(report):
+        found = entry["balance"][key]
+        if found > limit:
+            problems.append(
+                f"{name}the largest shard has {found:.2f} times the mean in {what}, "
+                f"{limit:g} is allowed"
+            )
+    return problems
+
+
+def _sets(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the sets, each with what stands before its problems: its name, where needed."""
+    sets = sets_of(report)
+    if len(sets) == 1:
+        return [("", sets[0])]
+    return [(f"{entry.get('name', number)}: ", entry) for number, entry in enumerate(sets)]
+
+
+def _policies(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
+    return [
+        (name, {**policy, **_world_of(entry)})
+        for name, entry in _sets(report)
+        for policy in (entry.get("plan") or {}).get("policies", [])
+    ]
+
+
+def _world_of(entry: Mapping[str, Any]) -> dict[str, int]:
+    return {key: entry["plan"][key] for key in ("world",) if key in entry["plan"]}
+
+
+def _title(policy: Mapping[str, Any]) -> str:
+    title = f"{policy.get('title') or policy.get('policy')}"
+    framework = policy.get("framework")
+    return title if not framework or title.startswith(framework) else f"{framework} {title}"
+
+
+def _features(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the sets of which features were gathered, or that have no record that has some."""
+    sets = _sets(report)
+    for name, entry in sets:
+        kinds = entry.get("kinds")
+        without = (
+            kinds is not None and not kinds.get("Example") and not kinds.get("SequenceExample")
+        )
+        empty = entry.get("num_records") == 0 or (without and not entry.get("kinds_sampled"))
+        if not has_statistics(entry.get("features") or {}) and not empty:
+            raise Untold(f"{name}there are no statistics of features: add --features")
+    return sets
+
+
+def _defects(report: Report) -> Problems:
+    count = report["num_defects"]
+    return [f"{count:,} defect{'s' * (count != 1)}"] if count else []
+
+
+def _notes(report: Report) -> Problems:
+    return list(report.get("notes") or [])
+
+
+def _drift(report: Report) -> Problems:
+    return [
+        f"{name}feature {drift['feature']!r} in {drift['path']}: {drift['detail']}"
+        for name, entry in _features(report)
+        for drift in entry.get("drift") or []
+    ]
+
+
+def _per_feature(count_of: Callable[[Mapping[str, Any]], int], what: str) -> Check:
+    """Make a check that no feature has any of something."""
+
+    def check(report: Report) -> Problems:
+        problems = []
+        for name, entry in _features(report):
+            for feature, told in (entry.get("features") or {}).items():
+                if count := count_of(told):
+                    problems.append(f"{name}feature {feature!r} {what} {count:,}")
+        return problems
+
+    return check
+
+
+def _number_of(key: str) -> Callable[[Mapping[str, Any]], int]:
+    return lambda told: (told.get("numbers") or {}).get(key) or 0
+
+
+def _kinds(report: Report) -> Problems:
+    problems = []
+    for name, entry in _sets(report):
+        kinds = entry.get("kinds")
+        if kinds is None or (not kinds and entry.get("num_records")):
+            raise Untold(f"{name}what records are is not in the report: add --features")
+        others = {kind: n for kind, n in kinds.items() if n and kind != "Example"}
+        if others:
+            told = ", ".join(f"{n:,} {kind}" for kind, n in sorted(others.items()))
+            looked = " that were looked at" if entry.get("kinds_sampled") else ""
+            problems.append(
+                f"{name}{sum(others.values()):,} records{looked} are no Examples ({told})"
+            )
+    return problems
+
+
+def _labelled(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
+    sets = _sets(report)
+    for name, entry in sets:
+        if not (entry.get("labels") or {}).get("counts") and entry.get("num_records"):
+            shuffle = entry.get("shuffle") or {}
+            if shuffle.get("by") == "label":
+                raise Untold(f"{name}{shuffle['detail']}")
+            raise Untold(f"{name}labels were not counted{_ADD_LABEL}")
+    return sets
+
+
+def _labels(report: Report) -> Problems:
+    problems = []
+    for name, entry in _labelled(report):
+        for told in (entry.get("labels") or {}).get("deviating") or []:
+            problems.append(
+                f"{name}label {told['label']!r} is {told['ratio']:.2f} times as frequent in "
+                f"{told['path']} as in the set"
+            )
+    return problems
+
+
+def _unlabelled(report: Report) -> Problems:
+    counts = [
+        (name, (entry.get("labels") or {}).get("num_unlabelled") or 0)
+        for name, entry in _labelled(report)
+    ]
+    return [f"{name}{count:,} records have no label" for name, count in counts if count]
+
+
+def _unshuffled(report: Report) -> Problems:
+    problems = []
+    for name, entry in _sets(report):
+        shuffle = entry.get("shuffle") or {}
+        verdict = shuffle.get("verdict")
+        if not entry.get("num_records"):
+            continue
+        if verdict in (None, "unknown"):
+            why = shuffle.get("detail") or "neighbours were not compared"
+            raise Untold(name + why + ("" if shuffle.get("by") == "label" else _ADD_LABEL))
+        if verdict != "shuffled":
+            detail = shuffle.get("detail") or "records stand in an order"
+            problems.append(f"{name}{verdict}: {detail}")
+    return problems
+
+
+def _no_manifest(report: Report) -> Problems:
+    return [
+        f"{entry.get('name') or 'the set'} has no manifest"
+        for _, entry in _sets(report)
+        if not entry.get("has_manifest")
+    ]
+
+
+def _empty_shards(report: Report) -> Problems:
+    empty = [shard["path"] for shard in report["shards"] if not shard["num_records"]]
+    return [f"{len(empty):,} shard{'s' * (len(empty) != 1)} without records: {few(empty)}"] * bool(
+        empty
+    )
+
+
+def _per_policy(problem: Callable[[Mapping[str, Any]], str | None]) -> Check:
+    """Make a check of every way in which the plan says that training will read."""
+
+    def check(report: Report) -> Problems:
+        problems = []
+        for name, entry in _sets(report):
+            plan = entry.get("plan")
+            if not plan:
+                raise Untold(f"{name}there is no plan of training: add --world W")
+            for policy in plan["policies"]:
+                if (told := problem(policy)) is not None:
+                    remedy = policy.get("remedy")
+                    advice = f" ({remedy})" if remedy else ""
+                    problems.append(f"{name}{_title(policy)} {told}{advice}")
+        return problems
+
+    return check
+
+
+def _samples(key: str, verb: str) -> Callable[[Mapping[str, Any]], str | None]:
+    def problem(policy: Mapping[str, Any]) -> str | None:
+        count = policy.get(key)
+        return f"{verb} {count:,} sample{'s' * (count != 1)}" if count else None
+
+    return problem
+
+
+def _idle(policy: Mapping[str, Any]) -> str | None:
+    idle = policy.get("idle_workers")
+    return f"leaves {idle:,} loader worker{'s' * (idle != 1)} idle" if idle else None
+
+
+WORDS: Final[dict[str, Check]] = {
+    "absent": _per_feature(lambda told: told.get("absent") or 0, "is absent from records:"),
+    "broken-images": _per_feature(
+        lambda told: (told.get("images") or {}).get("num_broken") or 0, "has broken images:"
+    ),
+    "defects": _defects,
+    "drift": _drift,
+    "dropped": _per_policy(_samples("num_dropped", "drops")),
+    "empty-shards": _empty_shards,
+    "hangs": _per_policy(lambda policy: "hangs" if policy.get("hangs") else None),
+    "idle": _per_policy(_idle),
+    "imbalance": lambda report: uneven_records(report, DEFAULT_MAX_IMBALANCE),
+    "inf": _per_feature(_number_of("num_inf"), "has infinite values:"),
+    "kinds": _kinds,
+    "labels": _labels,
+    "nan": _per_feature(_number_of("num_nan"), "has NaN values:"),
+    "no-manifest": _no_manifest,
+    "notes": _notes,
+    "padded": _per_policy(_samples("num_padded", "pads")),
+    "refused": _per_policy(
+        lambda policy: f"refuses: {policy['error']}" if policy.get("error") else None
+    ),
+    "repeated": _per_policy(_samples("num_repeated", "repeats")),
+    "unlabelled": _unlabelled,
+    "unset": _per_feature(lambda told: told.get("unset") or 0, "has no value in records:"),
+    "unshuffled": _unshuffled,
+}
+"""What ``--fail-on`` can name, and what finds it."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +285,7 @@ class GateOptions:
             under each policy of the plan.
         max_byte_imbalance: The same of the bytes of shards, which differ by nature where sizes of
             records do.
-        fail_on: Words of :data:`~shardwriter.inspect.gate_checks.WORDS`.
+        fail_on: Words of :data:`~shardwriter.inspect.gates.WORDS`.
         baseline: The report of an earlier set, see :mod:`shardwriter.inspect.baseline`.
 
     Raises:

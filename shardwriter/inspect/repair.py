@@ -22,25 +22,22 @@ from shardwriter.dataset.naming import is_url
 from shardwriter.dataset.option_types import check_value
 from shardwriter.dataset.splits import Split
 from shardwriter.errors import OptionError, OutputExists, SourceError, StorageError
-from shardwriter.inspect import repair_shards as with_source
-from shardwriter.inspect import without_source
-from shardwriter.inspect.known import Known, look
+from shardwriter.inspect import repair_shards
 from shardwriter.inspect.repair_report import RepairReport
-from shardwriter.inspect.survey import ShardSurvey, survey_shard
+from shardwriter.inspect.survey import Known, ShardSurvey, look, survey_shard
 from shardwriter.schema.declared import SchemaLike, declare
 from shardwriter.sources.source import Source
 from shardwriter.sources.splits import open_as_split
-from shardwriter.sources.table_options import TableOptions
+from shardwriter.sources.tables import TableOptions
 from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing.choose_engine import open_engine
 from shardwriter.writing.engine import Progress
-from shardwriter.writing.images_options import ImageOptions
 from shardwriter.writing.notices import Notices, Notify
-from shardwriter.writing.options import DatasetOptions, Order, RunOptions
+from shardwriter.writing.options import DatasetOptions, ImageOptions, Order, RunOptions
 from shardwriter.writing.progress_bar import Reading, repairing_progress
 from shardwriter.writing.publication import begin, check_output, finish_committed, is_committed
+from shardwriter.writing.resume import machine_facts
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.run_facts import machine_facts
 
 
 def repair(
@@ -175,7 +172,7 @@ def repair_dataset(
         notices: Says what a person should know.
     """
     notices = notices or Notices()
-    run_options = with_source.run_options_of(run_options)
+    run_options = repair_shards.run_options_of(run_options)
     known = look(path)
     in_place = _check_out(out, known, has_source=open_source is not None)
     if open_source is None:
@@ -187,25 +184,27 @@ def repair_dataset(
             trust_no_crc=trust_no_crc,
             reading=reading,
         )
-    with_source.required_manifest(known)
+    repair_shards.required_manifest(known)
     if trust_no_crc:
         raise OptionError(
             "shards that are made again have no records whose CRC fields are zero",
             hint="leave --trust-no-crc off",
         )
     if dry_run:
-        with_source.job_of(known, out, options, open_source, notices.note)
+        repair_shards.job_of(known, out, options, open_source, notices.note)
         surveys = _survey(known, reading, deep=False)
-        return with_source.report_of(known, surveys, out, in_place=in_place, is_dry_run=True)
+        return repair_shards.report_with_source(
+            known, surveys, out, in_place=in_place, is_dry_run=True
+        )
     with (
         _claimed(known, out, run_options, in_place=in_place) as run,
         open_engine(run_options, known.num_shards) as engine,
     ):
         if in_place:
             known = look(path)  # it can have been replaced before it was claimed
-        job = with_source.job_of(known, out, options, open_source, notices.note)
+        job = repair_shards.job_of(known, out, options, open_source, notices.note)
         surveys = _survey(known, reading, deep=False)
-        with_source.remake(
+        repair_shards.remake(
             known,
             surveys,
             run,
@@ -215,7 +214,7 @@ def repair_dataset(
             progress=progress,
             notify=notices.info,
         )
-        return with_source.report_of(known, surveys, out, in_place=in_place)
+        return repair_shards.report_with_source(known, surveys, out, in_place=in_place)
 
 
 def _from_what_is_there(
@@ -230,15 +229,15 @@ def _from_what_is_there(
     if dry_run:
         surveys = _survey(known, reading, trust_no_crc=trust_no_crc)
         _must_hold_records(known, surveys)
-        return without_source.report_of(known, surveys, out, is_dry_run=True)
+        return repair_shards.report_without_source(known, surveys, out, is_dry_run=True)
     with _claimed(known, out, run_options, in_place=False) as run:
         if not run_options.overwrite:
-            without_source.check_free(run, known)
+            repair_shards.check_free(run, known)
         surveys = _survey(known, reading, trust_no_crc=trust_no_crc)
         _must_hold_records(known, surveys)
-        report = without_source.report_of(known, surveys, out)
+        report = repair_shards.report_without_source(known, surveys, out)
         begin(run, {"repair": True, **machine_facts()})
-        without_source.fill(known, surveys, run, report, trust_no_crc=trust_no_crc)
+        repair_shards.fill(known, surveys, run, report, trust_no_crc=trust_no_crc)
     return report
 
 

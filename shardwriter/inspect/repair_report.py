@@ -12,11 +12,9 @@ import numpy as np
 from shardwriter.dataset.assignment import Gaps, to_runs
 from shardwriter.dataset.naming import lost_file, manifest_file
 from shardwriter.formats import canonical
-from shardwriter.formats.reprs import html_table
-from shardwriter.formats.text import clean
+from shardwriter.formats.text import clean, html_table
 from shardwriter.formats.tfrecord_reader import Defect
-from shardwriter.inspect.known import Known
-from shardwriter.inspect.survey import ShardSurvey
+from shardwriter.inspect.survey import Known, ShardSurvey
 
 SCHEMA: Final = "shardwriter.repair/1"
 

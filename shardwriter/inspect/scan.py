@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.dataset.naming import is_url
-from shardwriter.errors import OptionError
+from shardwriter.errors import ManifestError, OptionError, StorageError, WireError
 from shardwriter.formats.compressed_writer import HAZARD_BYTES
 from shardwriter.formats.compression import Compression, OpenStream
-from shardwriter.formats.cursor import READ_BYTES, Cursor
+from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.formats.example_columns import SingleBlobs, decode_plain_parts, put_rows, to_column
+from shardwriter.formats.example_wire import Values, decode_example
+from shardwriter.formats.record_kinds import payload_kind
+from shardwriter.formats.sequence_example import decode_sequence_example
 from shardwriter.formats.tfrecord import FRAME_BYTES, HEADER_BYTES
-from shardwriter.formats.tfrecord_reader import BREAKS, Check, Defect
+from shardwriter.formats.tfrecord_reader import BREAKS, READ_BYTES, Check, Cursor, Defect
+from shardwriter.inspect.feature_stats import FeatureStats
 from shardwriter.inspect.file_names import misnamed
 from shardwriter.inspect.frames import (
     Headers,
@@ -27,13 +32,261 @@ from shardwriter.inspect.frames import (
     pass_long,
     prove_buffered,
 )
-from shardwriter.inspect.index_sums import IndexSummer, IndexSums
-from shardwriter.inspect.payload_feed import PayloadFeed
+from shardwriter.inspect.label_scan import MAX_SEQUENCE, LabelScan
+from shardwriter.sources.shard_sets import ShardSet
 from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import storage_errors
+from shardwriter.writing.index_files import open_index
 
-if TYPE_CHECKING:
-    from shardwriter.inspect.payloads import PayloadStats
+# The way of a file's records to those who look at them: in batches, or as a sample.
+
+SAMPLED_RECORDS: Final = 64  # of each file, to tell what kinds of records there are
+SAMPLED_BYTES: Final = 1 << 18
+_MOST_PAYLOADS: Final = 1 << 14
+_MOST_PAYLOAD_BYTES: Final = 8 << 20
+
+
+class PayloadFeed:
+    """What is looked for in the records: all that was asked for, or their kinds in a sample.
+
+    Args:
+        features: Look at the features of every record.
+        label: The feature whose values are counted in every record.
+        label_sequence: How many labels are kept in their order.
+
+    Attributes:
+        wanted: More records are of use.
+        stats: What was found; None where only a sample was wanted.
+        kinds: How many records of the sample are of which kind.
+    """
+
+    def __init__(self, features: bool, label: str | None, label_sequence: int) -> None:
+        self.stats: PayloadStats | None = None
+        self.kinds: Counter[str] = Counter()
+        self._batch: list[bytes] = []
+        self._batch_bytes = self._sampled_bytes = 0
+        self._next_index = 0
+        self.wanted = True
+        if features or label is not None:
+            self.stats = PayloadStats(features, label, label_sequence)
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether a few records are enough."""
+        return self.stats is None
+
+    def add(self, first_index: int, payloads: list[bytes]) -> None:
+        """Take the next good records."""
+        if self.stats is None:
+            self._sample(payloads)
+            return
+        if first_index > self._next_index:
+            self._hand_on()
+            self.stats.skip(first_index - self._next_index)
+        self._next_index = first_index + len(payloads)
+        self._batch += payloads
+        self._batch_bytes += sum(map(len, payloads))
+        if len(self._batch) >= _MOST_PAYLOADS or self._batch_bytes >= _MOST_PAYLOAD_BYTES:
+            self._hand_on()
+
+    def pass_by(self, next_index: int) -> None:
+        """Leave out a record that is too long to be looked at; a sample ends with it."""
+        if self.stats is None:
+            self.wanted = False
+        else:
+            self.add(next_index, [])
+
+    def _sample(self, payloads: list[bytes]) -> None:
+        from shardwriter.formats.record_kinds import payload_kind
+
+        self.kinds.update(map(payload_kind, payloads))
+        self._sampled_bytes += sum(map(len, payloads))
+        num_sampled = sum(self.kinds.values())
+        self.wanted = num_sampled < SAMPLED_RECORDS and self._sampled_bytes < SAMPLED_BYTES
+
+    def _hand_on(self) -> None:
+        if self._batch and self.stats is not None:
+            self.stats.add(self._batch)
+        self._batch, self._batch_bytes = [], 0
+
+    def finish(self, num_passed: int) -> None:
+        """Come to the end of a file of so many records, bad ones included."""
+        self._hand_on()
+        if self.stats is not None and num_passed > self._next_index:
+            self.stats.skip(num_passed - self._next_index)
+        if self.stats is not None:
+            self.stats.finish()
+
+
+# What the payloads of a file are and hold, in one decode: kinds, features, labels.
+
+
+class PayloadStats:
+    """Statistics of the payloads of one file, or of several; picklable.
+
+    Args:
+        features: Gather the statistics of all features.
+        label: The feature whose values are the labels; None for no labels.
+        label_sequence: How many labels are kept in their order.
+
+    Attributes:
+        kinds: Records by what they are, see `inspection.kinds`.
+        num_skipped: Records that were not looked at.
+        features: None where they were not asked for.
+        labels: None where no label was given.
+    """
+
+    def __init__(
+        self, features: bool, label: str | None, label_sequence: int = MAX_SEQUENCE
+    ) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.num_skipped = 0
+        self.features = FeatureStats() if features else None
+        self.labels = None if label is None else LabelScan(label, label_sequence)
+
+    @property
+    def num_records(self) -> int:
+        """Records that were added or skipped."""
+        return self.kinds.total() + self.num_skipped
+
+    def add(self, payloads: Sequence[bytes]) -> None:
+        """Add the payloads of consecutive records."""
+        if not payloads:
+            return
+        parts, plain = decode_plain_parts(payloads)
+        odd = np.flatnonzero(~plain).tolist()
+        num_records = len(payloads) - len(odd)
+        if num_records:
+            self.kinds["Example"] += num_records
+        if odd:
+            rows, lists = self._decode_odd(payloads, odd)
+            parts = put_rows(parts, rows)
+            num_records += len(rows)
+            if self.features is not None:
+                self.features.add_lists(lists)
+        if self.features is not None:
+            self.features.add({name: part.cells for name, part in parts.items()}, num_records)
+        if self.labels is not None:
+            part = parts.get(self.labels.feature)
+            column = None if part is None else to_column(part, len(payloads))
+            if isinstance(column, SingleBlobs):
+                column = column.in_lists()
+            self.labels.add(column, len(payloads))
+
+    def _decode_odd(
+        self, payloads: Sequence[bytes], odd: Sequence[int]
+    ) -> tuple[dict[int, dict[str, Values | None]], list[dict[str, list[Values | None]]]]:
+        """Read records that are not plain Examples.
+
+        Returns:
+            The features of those that have any, by row; and the feature lists of SequenceExamples.
+        """
+        rows: dict[int, dict[str, Values | None]] = {}
+        lists = []
+        for row in odd:
+            kind = payload_kind(payloads[row])
+            self.kinds[kind] += 1
+            try:
+                if kind == "Example":
+                    rows[row] = decode_example(payloads[row])
+                elif kind == "SequenceExample":
+                    rows[row], found = decode_sequence_example(payloads[row])
+                    lists.append(found)
+            except WireError:  # the kind was wrong: count what is sure
+                self.kinds[kind] -= 1
+                self.kinds["bytes"] += 1
+        return rows, lists
+
+    def finish(self) -> None:
+        """Let go of what only adding needs."""
+        if self.features is not None:
+            self.features.flush()
+        if self.labels is not None:
+            self.labels.finish()
+
+    def skip(self, num_records: int) -> None:
+        """Count records that are not looked at."""
+        self.num_skipped += num_records
+
+    def merge(self, other: PayloadStats) -> None:
+        """Add the following piece of the same file, or another file."""
+        self.kinds.update(other.kinds)
+        self.num_skipped += other.num_skipped
+        if self.features is not None and other.features is not None:
+            self.features.merge(other.features)
+        if self.labels is not None and other.labels is not None:
+            self.labels.merge(other.labels)
+
+
+# What the index should have of a shard, as checksums made while the shard is scanned.
+#
+# The offsets of all records would take 8 bytes each; their CRC tells as well whether an index has
+# them, and only where it does not are they found out one by one.
+
+
+class IndexSums(NamedTuple):
+    """CRCs of a shard's entries in an index, as little-endian uint64.
+
+    Attributes:
+        ends: Of the offset behind each frame, or of a gzip file behind each member.
+        records: Of the records up to the end of each member; 0 of a plain file.
+    """
+
+    ends: int
+    records: int
+
+
+def index_sums(rows: NDArray[np.uint64]) -> IndexSums:
+    """Return the checksums of a shard's entries: uint64[1, n], or uint64[2, n] if compressed."""
+    crcs = [_extend(0, row) for row in rows]
+    return IndexSums(crcs[0], crcs[1] if len(crcs) > 1 else 0)
+
+
+class IndexSummer:
+    """Makes the checksums of a shard from its records' sizes and its members, as they are read."""
+
+    def __init__(self, *, is_plain: bool) -> None:
+        self._is_plain = is_plain
+        self._ends_crc = self._records_crc = 0
+        self._num_records = 0
+        self._end = 0  # of the last record in the uncompressed stream
+        self._members: deque[tuple[int, int]] = deque()  # that end behind it
+
+    def add_member(self, file_end: int, stream_end: int) -> None:
+        """Note where a gzip member ends, in the file and in the uncompressed stream."""
+        self._members.append((file_end, stream_end))
+
+    def add_records(self, sizes: NDArray[np.uint64]) -> None:
+        """Note uint64[n]: bytes of the next records' payloads."""
+        ends = np.cumsum(sizes + np.uint64(FRAME_BYTES), dtype=np.uint64) + np.uint64(self._end)
+        if self._is_plain:
+            self._ends_crc = _extend(self._ends_crc, ends)
+        elif len(ends):
+            self._take_members(ends)
+        self._num_records += len(ends)
+        self._end = int(ends[-1]) if len(ends) else self._end
+
+    def sums(self) -> IndexSums:
+        """Return the checksums, once everything was read."""
+        self._take_members(np.zeros(0, np.uint64))
+        return IndexSums(self._ends_crc, self._records_crc)
+
+    def _take_members(self, ends: NDArray[np.uint64]) -> None:
+        """Take the members that end with one of these records, or with those before them."""
+        last = int(ends[-1]) if len(ends) else self._end
+        found = []
+        while self._members and self._members[0][1] <= last:
+            found.append(self._members.popleft())
+        if found:
+            file_ends, stream_ends = np.array(found, np.uint64).T
+            records = np.searchsorted(ends, stream_ends, side="right") + self._num_records
+            self._ends_crc = _extend(self._ends_crc, file_ends)
+            self._records_crc = _extend(self._records_crc, records)
+
+
+def _extend(crc: int, numbers: NDArray[np.integer]) -> int:
+    return extend_crc32c(crc, np.ascontiguousarray(numbers, "<u8").view(np.uint8))
+
 
 MAX_DEFECTS: Final = 1000  # kept of one file; all are counted
 LONG_BYTES: Final = 256 << 20  # longer payloads are proven in pieces, and not looked into
@@ -393,3 +646,42 @@ def _check_name(scan: FileScan, stream: OpenStream) -> None:
     detail = misnamed(scan.path, stream.compression, scan.file_bytes)
     if detail is not None:
         scan.note(Defect("misnamed", 0, 0, detail, num_records=0))
+
+
+# Counting without reading: the index of a dataset has the size of every record.
+
+
+def counted(sets: Sequence[ShardSet], options: ScanOptions) -> dict[str, FileScan]:
+    """Return what indices tell of shards that need not be read, by path.
+
+    That is when nothing has to be proven and no record looked at. The index has to be the
+    manifest's, and the file of the size that it says; of compressed shards it tells too little.
+
+    Args:
+        sets: The shard sets.
+        options: What scans are to prove and look for.
+    """
+    if options.check != "none" or options.features or options.label is not None:
+        return {}
+    return {scan.path: scan for shard_set in sets for scan in _counted(shard_set)}
+
+
+def _counted(shard_set: ShardSet) -> list[FileScan]:
+    manifest = shard_set.manifest
+    if manifest is None or manifest.compression["type"] != "none":
+        return []
+    try:
+        index = open_index(shard_set.directory, manifest)
+    except (ManifestError, StorageError):
+        return []
+    with storage_errors(shard_set.directory):
+        found = inputs_for(shard_set.directory).stats([path for _, path in shard_set.shards])
+    scans = []
+    for (shard, path), stat in zip(shard_set.shards, found, strict=True):
+        ends = index.ends(shard).astype(np.uint64)
+        if stat.st_size != (ends[-1] if len(ends) else 0):
+            continue  # reading it tells why
+        scan = FileScan(path, stat.st_size)
+        scan.sizes.add(np.diff(ends, prepend=np.uint64(0)) - np.uint64(FRAME_BYTES))
+        scans.append(scan)
+    return scans

@@ -14,6 +14,7 @@ import selectors
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,13 +23,56 @@ from typing import Final
 
 from shardwriter.errors import RunError, WorkerDied
 from shardwriter.formats.compression import SUFFIXES
-from shardwriter.inspect import scan_worker
 from shardwriter.inspect.scan import DEFAULT_SCAN, FileScan, ScanOptions, scan_file
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
-from shardwriter.writing.cores import usable_cores
-from shardwriter.writing.failures import how_ended, unpack_failure
-from shardwriter.writing.messages import Mailbox, above_standard
+from shardwriter.writing.choose_engine import usable_cores
+from shardwriter.writing.messages import (
+    Channel,
+    Mailbox,
+    above_standard,
+    how_ended,
+    pack_failure,
+    unpack_failure,
+)
+
+# A process of :mod:`~shardwriter.inspect.scan_pool`: it scans the files it is sent.
+
+FILE: Final = 1  # to it: pickled path, options
+SCANNED: Final = 11  # from it: a pickled FileScan
+READ: Final = 12  # bytes of the file that were read so far
+FAILED: Final = 13
+
+_TELL_S: Final = 0.1
+
+
+def main(descriptor: int) -> None:
+    """Scan files until the program closes the socket, however it does."""
+    channel = Channel(socket.socket(fileno=descriptor))
+    told_at = 0.0
+
+    def progress(num_bytes: int) -> None:
+        nonlocal told_at
+        now = time.monotonic()
+        if now - told_at > _TELL_S:
+            told_at = now
+            try:
+                channel.send(READ, num_bytes.to_bytes(8, "little"))
+            except OSError:
+                os._exit(1)  # the program is gone: nobody waits for the rest of this file
+
+    try:
+        while (message := channel.receive()) is not None:
+            path, options = pickle.loads(message[1])
+            try:
+                scan = scan_file(path, options, progress=progress)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is for the program
+                channel.send(FAILED, pack_failure(error))
+            else:
+                channel.send(SCANNED, pickle.dumps(scan, 5))
+    except OSError:
+        return
+
 
 SMALL_BYTES: Final = 32 << 20  # decoded here before another process is up
 _PROVING_SPEED: Final = 8  # of checksums, against decoding
@@ -196,14 +240,14 @@ class _Scanning:
         if worker.place is not None:
             path = self._paths[worker.place]
             task = (path, self._options)
-            worker.mailbox.put(scan_worker.FILE, pickle.dumps(task, 5))
+            worker.mailbox.put(FILE, pickle.dumps(task, 5))
 
     def _take(self, worker: _Worker, waiting: deque[int]) -> None:
         for kind, data in worker.mailbox.messages():
             assert worker.place is not None
-            if kind == scan_worker.FAILED:
+            if kind == FAILED:
                 raise unpack_failure(data, worker.name, lambda _: 0)
-            if kind == scan_worker.READ:
+            if kind == READ:
                 self._read_bytes[worker.place] = int.from_bytes(data, "little")
             else:
                 scan: FileScan = pickle.loads(data)

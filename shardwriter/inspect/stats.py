@@ -13,11 +13,10 @@ from shardwriter.formats.tfrecord_reader import Check
 from shardwriter.inspect.document import SCHEMA, Report, SetReport
 from shardwriter.inspect.file_names import numbered_together
 from shardwriter.inspect.findings import Finding
-from shardwriter.inspect.options import PlanOptions
 from shardwriter.inspect.scan import ScanOptions
 from shardwriter.inspect.scan_pool import scan_files
-from shardwriter.sources.locate import find_shard_sets
-from shardwriter.sources.shard_sets import ShardSet
+from shardwriter.inspect.split_policies import PlanOptions
+from shardwriter.sources.shard_sets import ShardSet, find_shard_sets
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
 from shardwriter.writing.progress_bar import Reading, reading_progress
@@ -59,9 +58,9 @@ def stats(
     check_value("label", label, str | None)
     check_value("workers", workers, Positive | None)
     # A third of the time that `import shardwriter` would take, and only this needs it.
-    from shardwriter.inspect.index_scan import counted
     from shardwriter.inspect.judge import judge
     from shardwriter.inspect.label_scan import sequence_limit
+    from shardwriter.inspect.scan import counted
 
     if isinstance(paths, (str, os.PathLike)):
         paths = [os.fspath(paths)]

@@ -15,10 +15,9 @@ from shardwriter.dataset.naming import is_url
 from shardwriter.errors import CorruptFile, ManifestError, StorageError
 from shardwriter.inspect.document import SetReport
 from shardwriter.inspect.findings import Finding
-from shardwriter.inspect.index_sums import index_sums
-from shardwriter.inspect.scan import FileScan
+from shardwriter.inspect.scan import FileScan, index_sums
 from shardwriter.inspect.stats import Report, stats
-from shardwriter.sources.locate import find_one, required_manifest
+from shardwriter.sources.shard_sets import find_one, required_manifest
 from shardwriter.writing.index_files import open_index, read_rows
 from shardwriter.writing.progress_bar import Reading, reading_progress
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from shardwriter.errors import OptionError, WireError
 from shardwriter.formats.example import decode_example
 from shardwriter.formats.example_columns import decode_columns
-from shardwriter.formats.raw_array import dtype_named
+from shardwriter.formats.feature_values import dtype_named
 from shardwriter.reading.dataset import Dataset
 from shardwriter.reading.opening import open_dataset
 from shardwriter.schema.feature_types import FeatureType
@@ -57,7 +57,7 @@ def find_records(
     All records are read, one block at a time; whoever has found enough stops.
 
     Args:
-        path: What means one shard set; see :func:`shardwriter.sources.locate.find_shard_sets`.
+        path: What means one shard set; see :func:`shardwriter.sources.shard_sets.find_shard_sets`.
         wanted: The feature and its value.
         notify: Told what is worth knowing, a line at a time.
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 from shardwriter.errors import OptionError, ShardwriterError, SourceError
 from shardwriter.formats.example import UNSET
 from shardwriter.formats.example_wire import Values, decode_example, payload_kind
-from shardwriter.formats.images import image_format
+from shardwriter.formats.media import image_format
 from shardwriter.reading.dataset import Dataset
 from shardwriter.reading.opening import open_dataset
 from shardwriter.schema.schema import FeatureSummary, Schema
-from shardwriter.sources.locate import find_one
+from shardwriter.sources.shard_sets import find_one
 
 LOOKED_AT: Final = 1000  # records of a set without a schema
 

@@ -16,25 +16,16 @@ from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import is_url
 from shardwriter.dataset.option_types import check_value
 from shardwriter.dataset.record_locations import InTurnPlaces, LawPlaces, Places
-from shardwriter.errors import (
-    CorruptFile,
-    ManifestError,
-    SourceError,
-    StorageError,
-)
+from shardwriter.errors import CorruptFile, ManifestError, SourceError, StorageError
 from shardwriter.formats.compressed_writer import ZLIB_TAIL_BYTES
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.tfrecord import FRAME_BYTES, frame_header
-from shardwriter.reading.core import Core
-from shardwriter.reading.dataset import Dataset
-from shardwriter.sources.frame_hops import hop_frames
-from shardwriter.sources.locate import find_one
-from shardwriter.sources.pieces import MOST_KEPT_BYTES
-from shardwriter.sources.shard_records import RecordReader
-from shardwriter.sources.shard_sets import ShardSet
-from shardwriter.storage.file_pool import FilePool, FileState, max_open_files
+from shardwriter.reading.dataset import Core, Dataset
+from shardwriter.sources.shard_records import MOST_KEPT_BYTES, RecordReader, hop_frames
+from shardwriter.sources.shard_sets import ShardSet, find_one
 from shardwriter.storage.inputs import inputs_for
 from shardwriter.storage.local import storage_errors
+from shardwriter.storage.open_files import FilePool, FileState, max_open_files
 from shardwriter.writing.index_files import open_index, read_rows, shard_compression
 
 _MOST_DEFLATED: Final = 1032  # times

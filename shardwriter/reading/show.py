@@ -17,18 +17,16 @@ from shardwriter.dataset.index import Index
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.record_locations import LawPlaces
 from shardwriter.errors import CorruptFile, FeatureError, ManifestError, StorageError, WireError
-from shardwriter.formats.cursor import ByteStream
 from shardwriter.formats.example import decode_example, payload_kind
 from shardwriter.formats.sequence_example import decode_sequence_example
 from shardwriter.formats.tfrecord import FRAME_BYTES
-from shardwriter.formats.tfrecord_reader import read_frames
-from shardwriter.schema.restored_feature import RestoredFeature
-from shardwriter.sources.locate import find_one
+from shardwriter.formats.tfrecord_reader import ByteStream, read_frames
+from shardwriter.schema.decode import RestoredFeature
 from shardwriter.sources.shard_records import RecordReader
-from shardwriter.sources.shard_sets import ShardSet
-from shardwriter.storage.file_pool import FilePool, FileState
+from shardwriter.sources.shard_sets import ShardSet, find_one
 from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import storage_errors
+from shardwriter.storage.open_files import FilePool, FileState
 from shardwriter.writing.index_files import open_index
 
 _MAX_OPEN: Final = 512
@@ -75,7 +73,7 @@ def read_some(
     others, shards are read from their beginning, one record of each in turn.
 
     Args:
-        path: What means one shard set; see :func:`shardwriter.sources.locate.find_shard_sets`.
+        path: What means one shard set; see :func:`shardwriter.sources.shard_sets.find_shard_sets`.
         start: The first record, counted from 0 in reading order.
         count: How many.
         notify: Told what is worth knowing, a line at a time.

@@ -13,7 +13,7 @@ from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import ledger_file
 from shardwriter.formats.text import clean
 from shardwriter.report.render import bytes_text, make_console, print_pairs, rate_text
-from shardwriter.storage.choose import storage_for
+from shardwriter.storage.protocol import storage_for
 
 
 def print_written(

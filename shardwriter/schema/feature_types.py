@@ -13,16 +13,18 @@ format     (images) equal, else "image"; units of times: equal, or a conflict
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardwriter.errors import FeatureError
-from shardwriter.formats.encoded import EncodedImage
+from shardwriter.errors import FeatureError, OptionError, SchemaConflict
 from shardwriter.formats.example import UNSET, Kind
-from shardwriter.formats.images import image_format
-from shardwriter.formats.raw_array import RawArray
+from shardwriter.formats.feature_values import RAW_DTYPES, RawArray
+from shardwriter.formats.media import EncodedImage, image_format
 
 Encoding = Literal["list", "raw", "image"]
 Shape = tuple[int | None, ...]
@@ -115,7 +117,7 @@ def needs_shape(shape: Shape | None) -> bool:
     """Say whether the number of values does not tell a value's shape.
 
     That is where two dimensions vary, or one beside a dimension of 0. Where that was declared each
-    record has the shape in a feature of its own; see :mod:`shardwriter.schema.shape_features`.
+    record has the shape in a feature of its own; see :mod:`shardwriter.schema.feature_types`.
     """
     if shape is None or None not in shape:
         return False
@@ -263,7 +265,7 @@ def as_planned(found: FeatureType, planned: FeatureType, value: Any) -> FeatureT
     """See a value as the plan has it: ints are floats under a float plan, a list has its kind.
 
     Numbers have the plan's dtype. Whether it holds them was looked at by who made the plan: a
-    source, or :mod:`shardwriter.schema.bound_values` for what a person declared.
+    source, or :mod:`shardwriter.schema.declared` for what a person declared.
     """
     if found.kind is None:
         return replace(planned, shape=(0,))
@@ -276,3 +278,285 @@ def as_planned(found: FeatureType, planned: FeatureType, value: Any) -> FeatureT
     if planned.encoding == "image" and isinstance(value, (bytes, bytearray, memoryview)):
         return replace(found, encoding="image", format=image_format(bytes(value[:16])))
     return replace(found, dtype=dtype, encoding=planned.encoding, format=planned.format)
+
+
+# The short form of a schema: ``image=uint8[28,28],tokens=int64[null],mask=raw:uint8[null,null]``.
+#
+# ::
+#
+#     schema   feature, feature, ...
+#     feature  NAME=TYPE            NAME holds no comma
+#     TYPE     image                the bytes of an image file
+#              DTYPE                of any shape
+#              DTYPE[SIZE,...]      of this shape: [] a single value, null a dimension that varies
+#              int64:UNIT           times of a table's column as integers: days, s, ms, us or ns
+#              raw:DTYPE[...]       one bytes value: the array's bytes, in C order, little-endian
+#     DTYPE    bytes, string, float (float32), or bool, int8 ... uint64, float16, float32, float64;
+#              raw takes complex64, complex128 and bfloat16 too
+#
+# The floats of an Example are float32, so that ``float64`` is the same as ``raw:float64``.
+
+LIST_DTYPES: Final = {
+    "bytes": ("bytes", "bytes"),
+    "string": ("bytes", "string"),
+    "float": ("float", "float32"),
+    **{f"float{bits}": ("float", f"float{bits}") for bits in (16, 32)},
+    "float64": ("float", "float32"),  # as manifests once called it; see `exact_type`
+    **{f"int{bits}": ("int64", f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": ("int64", f"uint{bits}") for bits in (8, 16, 32, 64)},
+    "bool": ("int64", "bool"),
+}
+"""Kind and dtype by the name in a schema, for values that are listed one by one."""
+
+IMAGE: Final = FeatureType("bytes", "bytes", (), "image")
+
+_FEATURE: Final = re.compile(
+    r"\s*(?P<name>[^,]*?)\s*=\s*(?P<type>[^=,\[\]]*(\[[^\[\]=]*\])?)\s*(?:,|$)"
+)
+_TYPE: Final = re.compile(
+    r"(?P<raw>raw:)?\s*(?P<dtype>\w+)(:(?P<unit>\w+))?\s*(?P<shape>\[[^\[\]]*\])?"
+)
+_HINT: Final = (
+    "a type is int64, float, bytes, string, image (the bytes of a file), or a dtype and a shape, "
+    "as in id=string,image=uint8[28,28],tokens=int64[null],mask=raw:uint8[null,null]"
+)
+
+
+def parse_schema_option(text: str) -> dict[str, FeatureType]:
+    """Read ``--schema name=type,...``; the types are in the module's docstring.
+
+    Raises:
+        OptionError: Something else; says at which character.
+    """
+    types: dict[str, FeatureType] = {}
+    at = 0
+    while True:
+        found = _FEATURE.match(text, at)
+        if found is None or not found["name"]:
+            part = text[at:].split(",")[0]
+            raise _wrong(f"{part!r} is not NAME=TYPE", at)
+        name = found["name"]
+        if name in types:
+            raise _wrong(f"{name!r} comes twice", at)
+        try:
+            types[name] = parse_type(found["type"])
+        except ValueError as error:
+            given = f"{name}={found['type']}"
+            raise _wrong(f"{given!r} is not NAME=TYPE: {error}", found.start("type")) from None
+        at = found.end()
+        if at >= len(text) and not text.endswith(","):
+            return types
+
+
+def _wrong(what: str, at: int) -> OptionError:
+    return OptionError(f"--schema, character {at + 1}: {what}", hint=_HINT)
+
+
+def parse_type(text: str) -> FeatureType:
+    """Read one TYPE.
+
+    Raises:
+        ValueError: It is none; the message says why.
+    """
+    found = _TYPE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no type")
+    dtype, shape = found["dtype"], _parse_shape(found["shape"])
+    if found["unit"]:
+        if found["raw"] or dtype != "int64":
+            raise ValueError(f"{text.strip()!r}: only int64 has a unit, as in int64:ms")
+        return time_type(found["unit"], shape)
+    if found["raw"] or dtype == "float64":
+        return raw_type(dtype, shape)
+    if dtype == "image":
+        if shape is not None:
+            raise ValueError("an image's file is one value, and has no shape here")
+        return IMAGE
+    return list_type(dtype, shape)
+
+
+def list_type(dtype: str, shape: Shape | None) -> FeatureType:
+    """Return the type of values that are listed one by one.
+
+    Raises:
+        ValueError: They can not be of this dtype.
+    """
+    known = LIST_DTYPES.get(dtype)
+    if known is None:
+        only_raw = dtype in RAW_DTYPES
+        raise ValueError(
+            f"{dtype!r} values have no place in a list: raw:{dtype} stores their bytes"
+            if only_raw
+            else f"{dtype!r} is no dtype"
+        )
+    return FeatureType(known[0], known[1], shape)  # type: ignore[arg-type]
+
+
+def time_type(unit: str, shape: Shape | None) -> FeatureType:
+    """Return the type of times as integers of a unit.
+
+    Raises:
+        ValueError: There is no such unit.
+    """
+    if unit not in TIME_UNITS:
+        raise ValueError(f"{unit!r} is no unit of time: {', '.join(TIME_UNITS)}")
+    return FeatureType("int64", "int64", shape, format=unit)
+
+
+def exact_type(found: FeatureType) -> FeatureType:
+    """Return the type that holds every digit: of float64 in a list that of its raw bytes."""
+    is_wide = (found.kind, found.dtype, found.encoding) == ("float", "float64", "list")
+    return raw_type("float64", found.shape) if is_wide else found
+
+
+def raw_type(dtype: str, shape: Shape | None) -> FeatureType:
+    """Return the type of an array that is stored as its bytes.
+
+    Raises:
+        ValueError: It can not be of this dtype.
+    """
+    if dtype not in RAW_DTYPES:
+        raise ValueError(f"{dtype!r} is no dtype of raw bytes: {', '.join(RAW_DTYPES)}")
+    return FeatureType("bytes", dtype, shape, "raw")
+
+
+def type_text(feature_type: FeatureType) -> str:
+    """Return a type as a person writes it."""
+    if feature_type.encoding == "image":
+        return "image"
+    shape = feature_type.shape
+    sizes = "" if shape is None else f"[{','.join('null' if n is None else str(n) for n in shape)}]"
+    unit = f":{feature_type.format}" if feature_type.format in TIME_UNITS else ""
+    is_raw = feature_type.encoding == "raw" and feature_type.dtype != "float64"
+    return f"{'raw:' if is_raw else ''}{feature_type.dtype}{unit}{sizes}"
+
+
+def summary_text(feature_type: FeatureType) -> str:
+    """Return a type in few words: ``float32``, ``uint8[28,28]``, ``encoded jpeg``."""
+    if feature_type.encoding == "image":
+        return f"encoded {feature_type.format or 'image'}"
+    if feature_type.kind is None:
+        return "never set"
+    return type_text(feature_type).removesuffix("[]")
+
+
+def _parse_shape(text: str | None) -> Shape | None:
+    if text is None:
+        return None
+    sizes = text[1:-1].strip()
+    if not sizes:
+        return ()
+    shape: list[int | None] = []
+    for size in map(str.strip, sizes.split(",")):
+        if size != "null" and not (size.isascii() and size.isdigit()):
+            raise ValueError(f"{size!r} in {text} is no size: a number, or null where it varies")
+        shape.append(None if size == "null" else int(size))
+    return tuple(shape)
+
+
+# ``<name>/shape``: where the shape of a value is that its number of values does not tell.
+#
+# A feature of which two dimensions vary has its shape in each record, as an ``int64[rank]`` beside
+# it (FORMATS.md, F8). It is written by the declaration of such a shape, and taken away on reading.
+
+_SUFFIX: Final = "/shape"
+
+
+def shape_feature(name: str) -> str:
+    """Return the name of the feature that holds the shapes of another."""
+    return name + _SUFFIX
+
+
+def shape_feature_type(rank: int) -> FeatureType:
+    """Return its type."""
+    return FeatureType("int64", "int64", (rank,))
+
+
+def shape_features(types: Mapping[str, FeatureType]) -> dict[str, FeatureType]:
+    """Return the features that hold shapes, for all declared types that need one."""
+    return {
+        shape_feature(name): shape_feature_type(len(found.shape))
+        for name, found in types.items()
+        if found.shape is not None and needs_shape(found.shape)
+    }
+
+
+def shaped_by_others(types: Mapping[str, FeatureType]) -> dict[str, str]:
+    """Return which features have their shapes elsewhere, with the names of those that hold them."""
+    return {name: shape_feature(name) for name in types if _is_shaped_by_another(name, types)}
+
+
+def _is_shaped_by_another(name: str, types: Mapping[str, FeatureType]) -> bool:
+    shape, holder = types[name].shape, types.get(shape_feature(name))
+    if holder is None or shape is None or not needs_shape(shape):
+        return False
+    return holder == shape_feature_type(len(shape))
+
+
+def check_same_holders(
+    feature: str,
+    first: tuple[str, Mapping[str, FeatureType]],
+    second: tuple[str, Mapping[str, FeatureType]],
+) -> None:
+    """Refuse values that have their shapes beside them among others that have not.
+
+    One schema is for all of them, and the shapes of the one kind could not be told from it.
+
+    Args:
+        feature: Of both.
+        first: What a person calls some records, and the types of all their features.
+        second: The same of others.
+
+    Raises:
+        SchemaConflict: Only one of them has shapes beside the values.
+    """
+    (name, types), (other_name, other_types) = first, second
+    is_beside = _is_shaped_by_another(feature, types)
+    if is_beside is _is_shaped_by_another(feature, other_types):
+        return
+    if not is_beside:
+        name, types, other_name, other_types = other_name, other_types, name, types
+    if other_types[feature].kind is None:
+        return  # it has no value, and so none without a shape
+    raise SchemaConflict(
+        f"each record of {name} has its shape in {shape_feature(feature)!r}, and no record of "
+        f"{other_name}",
+        hint=f"write {other_name} with --schema '{feature}={type_text(types[feature])}' too",
+        feature=feature,
+    )
+
+
+def reshaped(name: str, flat: Any, sizes: Any, declared: Shape) -> Any:
+    """Give the values of one record the shape that stands beside them.
+
+    Args:
+        name: Of the feature, for errors.
+        flat: Its values, in a row; None where it is there without a kind.
+        sizes: ``int64[rank]``; None where it is missing.
+        declared: The schema's shape.
+
+    Raises:
+        FeatureError: The shape is missing, or does not go with the values or with the schema.
+    """
+    if flat is None:
+        return None
+    shape = None if sizes is None else tuple(np.asarray(sizes).reshape(-1).tolist())
+    # Without values what is there may have dimensions of 0, in any order.
+    values: NDArray[Any] = flat if isinstance(flat, np.ndarray) else np.array(flat, object)
+    if shape is None or not _goes_with(shape, declared, values.size):
+        raise FeatureError(
+            f"{values.size:,} values here, and {shape_feature(name)!r} says "
+            f"{'nothing' if shape is None else list(shape)}",
+            hint="another program has changed one without the other",
+            feature=name,
+        )
+    shaped = values.reshape(shape)
+    return shaped if isinstance(flat, np.ndarray) else shaped.tolist()
+
+
+def _goes_with(shape: Iterable[int], declared: Shape, num_values: int) -> bool:
+    sizes = list(shape)
+    if len(sizes) != len(declared) or any(size < 0 for size in sizes):
+        return False
+    fits = all(known in (None, size) for size, known in zip(sizes, declared, strict=True))
+    return fits and int(np.prod(sizes, dtype=object)) == num_values

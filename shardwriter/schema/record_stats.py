@@ -6,13 +6,115 @@ change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from shardwriter.schema.data_warnings import DataWarnings, from_json, to_json
+from shardwriter.errors import DataError, DataWarning
 from shardwriter.schema.labels import LabelCounts
 from shardwriter.schema.schema import FeatureSummary, Schema
+
+# Warnings about data, gathered: the first of each code and feature, whoever meets it first.
+#
+# They are gathered in pieces, as types are (by worker, by attempt), and joined: of two with the
+# same code and feature the one of the smaller item index stays. So neither the engine, nor the
+# number of workers, nor a resume decides which item is named.
+
+_FIELDS: Final = ("code", "message", "hint", "feature", "path", "line", "index", "value", "stored")
+
+
+class DataWarnings:
+    """At most one warning for each code and feature.
+
+    Args:
+        warnings: Those that it begins with.
+    """
+
+    def __init__(self, warnings: Iterable[DataWarning] = ()) -> None:
+        self._first: dict[tuple[str, str], DataWarning] = {}
+        self.merge(warnings)
+
+    def add(self, warning: DataWarning) -> None:
+        """Add a warning, unless there is one of an earlier item."""
+        key = warning.code, warning.feature or ""
+        known = self._first.get(key)
+        if known is None or _place(warning) < _place(known):
+            self._first[key] = warning
+
+    def merge(self, others: Iterable[DataWarning]) -> None:
+        """Add several."""
+        for warning in others:
+            self.add(warning)
+
+    def __iter__(self) -> Iterator[DataWarning]:
+        return iter([self._first[key] for key in sorted(self._first)])
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def has_before(self, code: str, feature: str, index: int) -> bool:
+        """Return whether there is one of this code about a feature, of no later item."""
+        known = self._first.get((code, feature))
+        return known is not None and known.index is not None and known.index <= index
+
+
+def _place(warning: DataWarning) -> tuple[int, int]:
+    return (-1 if warning.index is None else warning.index, warning.line or 0)
+
+
+def to_json(warning: DataWarning) -> dict[str, Any]:
+    """Return a warning as JSON, without what is None."""
+    fields = {name: getattr(warning, name) for name in _FIELDS}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def from_json(entry: Mapping[str, Any]) -> DataWarning:
+    """Return a warning that `to_json` or `to_manifest` has written.
+
+    Raises:
+        KeyError: The entry has no code or no message.
+    """
+    fields = {name: entry[name] for name in _FIELDS[2:] if name in entry}
+    fields.setdefault("path", entry.get("file"))
+    return DataWarning(entry["code"], entry["message"], **fields)
+
+
+def to_manifest(warnings: Iterable[DataWarning]) -> dict[str, Any]:
+    """Return the manifest's ``metadata`` for warnings: ``{}``, or ``{"warnings": [...]}``.
+
+    It says the same on every machine: of a path only the file's name.
+    """
+    entries = []
+    for warning in DataWarnings(warnings):
+        entry = to_json(warning)
+        path = entry.pop("path", None)
+        entries.append(entry if path is None else {**entry, "file": os.path.basename(path)})
+    return {"warnings": entries} if entries else {}
+
+
+def from_manifest(metadata: Mapping[str, Any]) -> list[DataWarning]:
+    """Return the warnings in a manifest's ``metadata``; none where they are malformed."""
+    try:
+        return [from_json(entry) for entry in metadata.get("warnings", ())]
+    except (AttributeError, KeyError, TypeError):
+        return []  # a manifest is used for its data, whatever others have put beside it
+
+
+def warnings_of(source: object) -> list[DataWarning]:
+    """Return what a source warns of: its ``warnings``, where it has some."""
+    return list(getattr(source, "warnings", ()))
+
+
+def moved(warning: DataWarning, num_items: int) -> DataWarning:
+    """Return a warning about an item that comes behind so many others."""
+    index = None if warning.index is None else warning.index + num_items
+    return from_json({**to_json(warning), "index": index})
+
+
+def as_error(warning: DataWarning, kind: type[DataError]) -> DataError:
+    """Return a warning as the error that it is with ``strict``."""
+    return kind(warning.message, hint=warning.hint, path=warning.path, line=warning.line)
 
 
 @dataclass

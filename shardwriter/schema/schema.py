@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 
 from shardwriter.errors import SchemaConflict, ShardwriterError
 from shardwriter.formats.example import UNSET, Kind
-from shardwriter.formats.images import image_format
-from shardwriter.formats.sequence_names import (
+from shardwriter.formats.media import image_format
+from shardwriter.formats.sequence_example import (
     context_part,
     is_of_sequences,
     keyed,
@@ -27,8 +27,8 @@ from shardwriter.schema.feature_types import (
     describe,
     float_dtype,
     signature,
+    type_text,
 )
-from shardwriter.schema.schema_text import type_text
 
 _SEEN_LIMIT: Final = 4096  # signatures remembered of one feature
 

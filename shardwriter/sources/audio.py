@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwriter.formats.wav import read_wav_header
+from shardwriter.formats.media import read_wav_header
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, has_files
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from shardwriter.errors import DataWarning, SourceError
 from shardwriter.formats.example_columns import Column
 from shardwriter.schema.feature_types import FeatureType
-from shardwriter.sources.table_options import NA_VALUES
+from shardwriter.sources.tables import NA_VALUES
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)

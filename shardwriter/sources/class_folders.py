@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from shardwriter.errors import SourceError
 from shardwriter.schema.feature_types import FeatureType
-from shardwriter.sources.folder_files import (
+from shardwriter.sources.input_files import (
     LOOK_FILES,
     ListedFile,
     damaged_file,

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from shardwriter.dataset.naming import is_url
 from shardwriter.errors import CorruptFile, SourceChanged, SourceError
 from shardwriter.formats.compression import InflateStream, sniff
-from shardwriter.storage.descriptor import Scratch
 from shardwriter.storage.inputs import InputChanged, OpenInput, absolute, inputs_for, open_stream
+from shardwriter.storage.open_files import Scratch
 
 MAX_OPEN_FILES: Final = 32
 _NEAR: Final = 1 << 16  # entries that are read at once though few of them are wanted

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.formats.example_columns import Column
-from shardwriter.formats.frame_block import FrameBlock
+from shardwriter.formats.tfrecord import FrameBlock
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.schema.schema import FeatureSummary
 

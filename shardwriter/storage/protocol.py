@@ -2,15 +2,16 @@
 
 A file is created under a working name, grows, is complete with ``sync``, and is published under
 its final name in one step. Nothing here knows what the bytes mean. Paths are joined with ``/``:
-those of the local file system, or URLs. :func:`shardwriter.storage.choose.storage_for` tells whose
-a path is.
+those of the local file system, or URLs. :func:`storage_for` returns the storage of a path.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import BinaryIO, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import BinaryIO, Protocol, TypeVar, runtime_checkable
 
+from shardwriter.dataset.naming import URL
 from shardwriter.storage.local import LocalStorage
 
 __all__ = ["ComposingStorage", "GrowingFile", "LocalStorage", "Storage"]
@@ -130,3 +131,56 @@ class ComposingStorage(Protocol):
         Raises:
             StorageError: What came out, or is there, is something else; or a source is not there.
         """
+
+
+# Whose a path is: the local file system's, Google Cloud Storage's, or one that Beam knows.
+
+
+def storage_for(path: str) -> Storage:
+    """Return the storage of a path, by its scheme.
+
+    Raises:
+        MissingExtra: It is a URL, and Apache Beam, or its part for Google Cloud, is not installed.
+    """
+    found = URL.match(path)
+    if found is None:
+        return LocalStorage()
+    if found[1] == "gs":
+        from shardwriter.storage.gcs import GcsStorage
+
+        return GcsStorage()
+    from shardwriter.storage.beam import FileSystemStorage
+
+    return FileSystemStorage()
+
+
+# Doing something to many files: one after the other, or at a place far away several at once.
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def each(
+    storage: Storage, function: Callable[[_Item], _Result], items: Iterable[_Item]
+) -> list[_Result]:
+    """Call a function for every item, and return what it returns, in order.
+
+    Raises:
+        Exception: What the function raised; some items may not have had their turn then.
+    """
+    return list(each_in_turn(storage, function, items))
+
+
+def each_in_turn(
+    storage: Storage, function: Callable[[_Item], _Result], items: Iterable[_Item]
+) -> Iterator[_Result]:
+    """Do the same, and have no more results at hand than calls are made at once."""
+    if storage.num_at_once == 1:
+        yield from map(function, items)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    rest = iter(items)
+    with ThreadPoolExecutor(storage.num_at_once) as pool:
+        while some := list(islice(rest, storage.num_at_once)):
+            yield from pool.map(function, some)

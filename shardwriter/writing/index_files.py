@@ -17,14 +17,12 @@ from shardwriter.dataset.index import KINDS, Index, dali_index, index_chunks, in
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, is_url
 from shardwriter.errors import ManifestError, OptionError, StorageError
-from shardwriter.formats.compressed_writer import ZLIB_TAIL_BYTES
+from shardwriter.formats.compressed_writer import ZLIB_TAIL_BYTES, zlib_blocks
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.crc32c import extend_crc32c
 from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.formats.tfrecord_reader import read_frames
-from shardwriter.formats.zlib_blocks import zlib_blocks
-from shardwriter.sources.locate import find_one
-from shardwriter.sources.shard_sets import ShardSet
+from shardwriter.sources.shard_sets import ShardSet, find_one
 from shardwriter.storage.inputs import inputs_for, open_stream
 from shardwriter.storage.local import open_plain, storage_errors
 from shardwriter.storage.protocol import LocalStorage

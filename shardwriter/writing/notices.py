@@ -18,8 +18,7 @@ from collections.abc import Callable
 from copy import copy
 from typing import Final
 
-from shardwriter.errors import DataWarning, ShardwriterWarning
-from shardwriter.python_words import python_words
+from shardwriter.errors import DataWarning, ShardwriterWarning, python_words
 
 Notify = Callable[[str], None]
 """Called with what a person should know, one line at a time."""

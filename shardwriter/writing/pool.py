@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from shardwriter.errors import RunError, WorkerDied
-from shardwriter.writing import template
-from shardwriter.writing.failures import how_ended
-from shardwriter.writing.messages import Channel, Mailbox, above_standard
+from shardwriter.writing import worker_process as template
+from shardwriter.writing.messages import Channel, Mailbox, above_standard, how_ended
 
 _STATUS_S: Final = 5.0  # how long to wait for how a worker ended, once its socket is closed
 _SERIAL: Final = "--engine serial needs no other process"

@@ -29,21 +29,18 @@ import numpy as np
 
 from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
 from shardwriter.sources.source import HoldingSource, WaitingSource
-from shardwriter.storage.descriptor import Scratch
-from shardwriter.writing.budget import ErrorBudget
-from shardwriter.writing.engine import Notify, Outcome, Progress, Work
+from shardwriter.storage.open_files import Scratch
+from shardwriter.writing.engine import ErrorBudget, Notify, Outcome, Progress, Work
 from shardwriter.writing.event_log import MAIN, EventLog
-from shardwriter.writing.failures import died, unpack_failure
-from shardwriter.writing.gather import gather
 from shardwriter.writing.job import Job, Listing
+from shardwriter.writing.messages import ItemPacker, ParcelTooLarge, died, pack, unpack_failure
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.parcel import ItemPacker, ParcelTooLarge, pack
-from shardwriter.writing.part import REPORT_S, Done
+from shardwriter.writing.part import REPORT_S, Done, gather
 from shardwriter.writing.pool import Pool, WorkerHandle
 from shardwriter.writing.resume_state import Kept
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.stages import Stopwatch
-from shardwriter.writing.tasks import (
+from shardwriter.writing.worker_process import (
     END,
     FAILED,
     FINISH,

@@ -14,15 +14,16 @@ which can be repeated, and the manifest comes last. So a final name is never par
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
-from shardwriter.dataset.assignment import MOST_GAPS
+from shardwriter.dataset.assignment import MOST_GAPS, law_breach
 from shardwriter.dataset.index import KINDS, dali_index, index_chunks, index_head
 from shardwriter.dataset.manifest import IndexEntry, Manifest, SealedShard, parse_manifest
 from shardwriter.dataset.naming import (
     DALI_INDEX_SUFFIX,
+    Output,
     ShardPattern,
     generations,
     is_url,
@@ -31,13 +32,18 @@ from shardwriter.dataset.naming import (
     manifest_file,
     pattern_from_template,
 )
-from shardwriter.errors import ManifestError, OutputExists, StorageError
-from shardwriter.formats.compression import Compression
+from shardwriter.errors import LawViolation, ManifestError, OutputExists, StorageError, python_words
+from shardwriter.formats import canonical
+from shardwriter.formats.compression import PLAIN, Compression, Packing
 from shardwriter.formats.crc32c import extend_crc32c
 from shardwriter.formats.text import clean
-from shardwriter.storage.many import each, each_in_turn
+from shardwriter.schema.record_stats import to_manifest
+from shardwriter.storage.protocol import LocalStorage, Storage, each, each_in_turn
+from shardwriter.writing.engine import Outcome
+from shardwriter.writing.journal import Retry
+from shardwriter.writing.options import RunOptions
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.tfds import joining, put_in, take_out
+from shardwriter.writing.tfds import check_folder, joining, put_in, take_out
 
 COMMIT: Final = "commit.json"
 _DALI_MARK: Final = "dali"  # this run has .idx files to publish
@@ -443,3 +449,107 @@ def _replaced(run: RunDirectory) -> ShardPattern | None:
         return None if replaced is None else pattern_from_template(*replaced)
     except StorageError:  # it replaces none
         return None
+
+
+# A dataset that is made in its run directory: claimed first, prepared, published at the end.
+
+
+@contextmanager
+def claimed(
+    output: Output, run_options: RunOptions, storage: Storage | None = None
+) -> Iterator[RunDirectory]:
+    """Hold the run directory of an output while a dataset is made in it.
+
+    After an error what a worker has marked stays, and can be gone on with. A run that came to no
+    mark has nothing worth keeping, and leaves nothing.
+    """
+    resume = run_options.resume or run_options.retry_errors
+    with RunDirectory.claim(output.directory, output.name, storage or LocalStorage()) as run:
+        finish_committed(run, overwrite=run_options.overwrite)
+        check_output(run, overwrite=run_options.overwrite or resume, pattern=output.pattern(1))
+        try:
+            if output.tfds is not None:
+                check_folder(run.storage, run.directory, output.tfds)
+            yield run
+        except BaseException as error:  # Ctrl-C and SIGTERM are tidied up too
+            with suppress(StorageError):  # it would hide what has happened
+                if not is_committed(run):
+                    is_kept = run.is_worth_keeping
+                    if isinstance(error, KeyboardInterrupt):
+                        _note_what_is_kept(error, run, is_kept=is_kept)
+                    if not is_kept:
+                        run.discard()
+            raise
+
+
+def _note_what_is_kept(error: KeyboardInterrupt, run: RunDirectory, *, is_kept: bool) -> None:
+    """Have the traceback of Ctrl-C in Python end with what there is; the commands say it too."""
+    if not hasattr(error, "add_note"):  # before Python 3.11
+        return
+    note = f"nothing of {run.name!r} was published"
+    if is_kept:
+        note += f"; what is done is kept in {run.path}: --resume goes on with it"
+    error.add_note(python_words(note))
+
+
+def finish(run: RunDirectory, outcome: Outcome, output: Output, **facts: Any) -> Manifest:
+    """Publish a dataset, and return its manifest; see :func:`prepared`."""
+    manifest = prepared(run, outcome, output, **facts)
+    publish(run, manifest, ledger_of(outcome))
+    return manifest
+
+
+def ledger_of(outcome: Outcome) -> bytes:
+    """Return the lines of ``<name>.errors.jsonl``."""
+    return "".join(map(canonical.dumps, outcome.errors)).encode("ascii")
+
+
+def prepared(
+    run: RunDirectory,
+    outcome: Outcome,
+    output: Output,
+    *,
+    job: str,
+    source: Mapping[str, Any],
+    order: Mapping[str, Any],
+    packing: Packing = PLAIN,
+    dali: bool = False,
+    hint: str | None = None,
+    retries: Sequence[Retry] = (),
+) -> Manifest:
+    """Hold the counts against the law, write the index, and return the manifest.
+
+    Raises:
+        LawViolation: The shards are not what the law gives; nothing is published.
+    """
+    counts = [shard.num_records for shard in outcome.shards]
+    breach = law_breach(counts, outcome.num_items, outcome.gaps)
+    if breach is not None:
+        shard, expected, count = breach
+        raise LawViolation(
+            f"shard {shard} got {count:,} records, and the law gives it {expected:,} of "
+            f"{outcome.num_items:,}",
+            hint=hint,
+        )
+    pattern = output.pattern(len(counts))
+    index = write_index(
+        run, pattern, outcome.shards, outcome.gaps, compression=packing.compression, dali=dali
+    )
+    return Manifest(
+        pattern,
+        outcome.num_items,
+        outcome.shards,
+        outcome.gaps,
+        packing.to_json(),
+        index,
+        job,
+        source,
+        order,
+        outcome.schema,
+        outcome.labels,
+        {
+            **({"retries": list(retries)} if retries else {}),
+            **({} if output.tfds is None else {"tfds": output.tfds.to_json()}),
+            **to_manifest(outcome.warnings),
+        },
+    )

@@ -19,20 +19,17 @@ from shardwriter.dataset.naming import Output, parse_output
 from shardwriter.dataset.option_types import check_value
 from shardwriter.errors import OptionError, RecordTooLarge, ShardwriterError, StorageError
 from shardwriter.formats import canonical
-from shardwriter.formats.compression import Compression
-from shardwriter.formats.packing import Packing
+from shardwriter.formats.compression import Compression, Packing
 from shardwriter.formats.sequence_example import SequenceExample
 from shardwriter.schema.declared import SchemaLike, declare
 from shardwriter.storage.protocol import LocalStorage
-from shardwriter.writing.gather import outcome_of
-from shardwriter.writing.making import finish
+from shardwriter.writing.encode import RecordEncoder, record_encoder
 from shardwriter.writing.notices import Notices
-from shardwriter.writing.open_shards import GrowingShards
-from shardwriter.writing.publication import begin, check_output, is_committed
-from shardwriter.writing.record_encoder import RecordEncoder, record_encoder
+from shardwriter.writing.open_shards import GrowingShards, ShardFile
+from shardwriter.writing.part import outcome_of
+from shardwriter.writing.publication import begin, check_output, finish, is_committed
+from shardwriter.writing.resume import machine_facts
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.run_facts import machine_facts
-from shardwriter.writing.shard import ShardFile
 
 _SOURCE = {"digest": canonical.digest({}), "kind": "push"}
 _ORDER = {"shuffle": None, "split": None}

@@ -15,7 +15,7 @@
       commit.json            the finished manifest: its presence is the commit point
 
 The journal may be ahead of the shards and never behind: a fact about item i is written before any
-later frame of that writer. :mod:`shardwriter.writing.recovery` reads all this, and
+later frame of that writer. :mod:`shardwriter.writing.resume` reads all this, and
 :mod:`shardwriter.writing.publication` makes it final.
 """
 
@@ -36,14 +36,10 @@ from shardwriter.dataset.naming import parse_shard_file, partial_dir
 from shardwriter.errors import StorageError
 from shardwriter.formats import canonical, json_shape
 from shardwriter.formats.compression import Compression
-from shardwriter.storage.descriptor import Descriptor
-from shardwriter.storage.lock import take_lock
-from shardwriter.storage.many import each
-from shardwriter.storage.own_files import RUN, holds_records, holds_rows, is_own
-from shardwriter.storage.protocol import Storage
-from shardwriter.writing.journal import Journal
-from shardwriter.writing.shapes import AdoptedFiles, RunFacts
-from shardwriter.writing.snapshot import Base, Snapshot
+from shardwriter.storage.lock import RUN, holds_records, holds_rows, is_own, take_lock
+from shardwriter.storage.open_files import Descriptor
+from shardwriter.storage.protocol import Storage, each
+from shardwriter.writing.journal import AdoptedFiles, Base, Journal, RunFacts, Snapshot
 
 FORMAT: Final = "shardwriter.run/1"
 _BASE: Final = "base"

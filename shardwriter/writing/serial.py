@@ -14,13 +14,11 @@ from contextlib2 import ExitStack
 from shardwriter.errors import ShardwriterError
 from shardwriter.schema.schema import FeatureSummary
 from shardwriter.sources.source import WaitingSource
-from shardwriter.writing.budget import ErrorBudget
-from shardwriter.writing.engine import Outcome, Progress, Work
+from shardwriter.writing.engine import ErrorBudget, Outcome, Progress, Work
 from shardwriter.writing.event_log import EventLog
-from shardwriter.writing.gather import gather
 from shardwriter.writing.job import Job, Listing
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.part import Done, PartWriter, num_moved
+from shardwriter.writing.part import Done, PartWriter, gather, num_moved
 from shardwriter.writing.resume_state import Kept
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.stages import Stopwatch

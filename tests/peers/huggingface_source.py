@@ -175,8 +175,7 @@ def test_a_table_in_memory_is_mapped_by_workers_and_not_copied_into_each(tmp_pat
     data = Dataset.from_dict({"x": [np.full(1000, i, np.int64) for i in range(10_000)]})
     assert data.data.nbytes > 64 << 20
     source = HuggingFaceTable(data)
-    from shardwriter.writing.parcel import pack
-    from shardwriter.writing.unparcel import unpack
+    from shardwriter.writing.messages import pack, unpack
 
     parcel, descriptors = pack(source, 1 << 20)
     again = unpack(parcel, [os.dup(number) for number in descriptors])

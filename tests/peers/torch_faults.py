@@ -27,7 +27,7 @@ from shardwriter.errors import (
 )
 from shardwriter.reading.opening import open_dataset
 from shardwriter.reading.torch import IterableShards, ShardLoader
-from shardwriter.writing.failures import RemoteTraceback
+from shardwriter.writing.messages import RemoteTraceback
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 quiet()

@@ -28,7 +28,7 @@ from torch.utils.data import (
 import shardwriter as sw
 from shardwriter.errors import CallableError, FeatureError, OptionError, SourceError
 from shardwriter.sources.find import open_source
-from shardwriter.writing.parcel import ItemPacker
+from shardwriter.writing.messages import ItemPacker
 
 N = 37
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from shardwriter.formats.compression import Compression
 from shardwriter.reading.known_schema import LOOKED_AT, check_example, schema_of
 from shardwriter.reading.opening import open_dataset
 from shardwriter.reading.record_files import files_of
-from shardwriter.schema.feature_types import FeatureType, Shape
+from shardwriter.schema.feature_types import FeatureType, Shape, shaped_by_others
 from shardwriter.schema.schema import FeatureSummary
-from shardwriter.schema.shape_features import shaped_by_others
-from shardwriter.sources.locate import find_one
-from shardwriter.sources.shard_sets import ShardSet
+from shardwriter.sources.shard_sets import ShardSet, find_one
 
 MASK_WORDS: Final = ("segmentation", "mask", "annotation", "label")
 
@@ -257,3 +255,181 @@ def _numbered(shard_set: ShardSet, paths: Sequence[str]) -> tuple[str, str, int]
     width = len(paths[0]) - len(prefix) - len(suffix)
     made = [f"{prefix}{number:0{width}d}{suffix}" for number in range(len(paths))]
     return (prefix, suffix, width) if made == list(paths) else None
+
+
+# Python source: names and paths quoted, long lines broken as formatters break them.
+
+WIDTH: Final = 88  # what black and ruff have by default
+_INDENT: Final = "    "
+
+
+def quoted(text: str) -> str:
+    """Return a text as a literal on one line, whatever is in it.
+
+    What can not be printed is escaped, so nothing of it ends the literal or the line.
+    """
+    literal = repr(text)
+    if literal[0] == "'" and '"' not in text:
+        return f'"{literal[1:-1]}"'
+    if '"' in text and text.count('"') <= text.count("'"):
+        body = literal[1:-1].replace("\\'", "'").replace('"', '\\"')
+        return f'"{body}"'
+    return literal
+
+
+def literal(value: Any) -> str:
+    """Return numbers, texts and lists of them as source; a float that is none as ``float("nan")``.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, bytes):
+        return repr(value) if b'"' in value else f'b"{repr(value)[2:-1]}"'
+    if isinstance(value, bool) or value is None or isinstance(value, int):
+        return repr(value)
+    if isinstance(value, float):
+        is_finite = value == value and abs(value) != float("inf")
+        return repr(value) if is_finite else f'float("{value}")'
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(map(literal, value))
+        if isinstance(value, list):
+            return f"[{inner}]"
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    raise TypeError(f"{type(value).__name__} has no literal")
+
+
+def call(head: str, parts: Sequence[str], tail: str = ")", indent: int = 0) -> list[str]:
+    """Return the lines of a call: in one, else its arguments in one, else one a line.
+
+    Args:
+        head: All up to the opening bracket, with it.
+        parts: The arguments.
+        tail: The closing bracket, and what is behind it.
+        indent: Levels of the first line.
+    """
+    lines = _in_one(head, parts, tail, indent)
+    if lines is not None:
+        return lines
+    inner = _INDENT * (indent + 1) + ", ".join(parts)
+    if len(inner) <= WIDTH:
+        return [_INDENT * indent + head, inner, _INDENT * indent + tail]
+    return _exploded(head, parts, tail, indent)
+
+
+def collection(head: str, parts: Sequence[str], tail: str, indent: int = 0) -> list[str]:
+    """Return the lines of a list, a dict or a tuple: in one, else one item a line."""
+    lines = _in_one(head, parts, tail, indent)
+    return _exploded(head, parts, tail, indent) if lines is None else lines
+
+
+def entries(head: str, groups: Sequence[Sequence[str]], tail: str, indent: int = 0) -> list[str]:
+    """Return a dict whose entries are lines that stand as they are, one or more each."""
+    inner = [_INDENT * (indent + 1) + line for group in groups for line in group]
+    return [_INDENT * indent + head, *inner, _INDENT * indent + tail]
+
+
+def _in_one(head: str, parts: Sequence[str], tail: str, indent: int) -> list[str] | None:
+    one = _INDENT * indent + head + ", ".join(parts) + tail
+    return [one] if len(one) <= WIDTH else None
+
+
+def _exploded(head: str, parts: Sequence[str], tail: str, indent: int) -> list[str]:
+    inner = [f"{_INDENT * (indent + 1)}{part}," for part in parts]
+    return [_INDENT * indent + head, *inner, _INDENT * indent + tail]
+
+
+def comment(text: str, indent: int = 0) -> list[str]:
+    """Return a comment, folded at spaces; its text is one line, and is made printable.
+
+    A name in it stands there as `quoted` has it.
+    """
+    room = WIDTH - len(_INDENT * indent) - 2
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > room:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    return [f"{_INDENT * indent}# {line}" for line in lines]
+
+
+# What the programs for all frameworks begin with.
+
+MAX_CLASSES = 200  # whose names are printed
+IMAGE_SIZE = "IMAGE_SIZE = (224, 224)  # height and width that pictures are resized to"
+
+
+def opening(facts: Facts, reader: str, needs: str, *, has_defaults: bool = True) -> list[str]:
+    """Return the comment at the top: what is read, with what, and what is not known.
+
+    Args:
+        facts: The dataset.
+        reader: What reads it.
+        needs: What has to be installed.
+        has_defaults: Whether the program has a value for a feature that a record lacks.
+    """
+    records = "1 record" if facts.num_records == 1 else f"{facts.num_records:,} records"
+    shards = "1 shard" if len(facts.files) == 1 else f"{len(facts.files):,} shards"
+    packed = "" if facts.compression == "none" else f" {facts.compression}"
+    shards = shards.replace(" ", f"{packed} ", 1)
+    lines = comment(f"Reads {quoted(facts.path)} with {reader}: {records} in {shards}.")
+    lines += comment(f"Needs {needs}.")
+    if not facts.is_told:
+        lines += comment(_where_types_come_from(facts, has_defaults))
+    for name in facts.never_set:
+        lines += comment(f"{quoted(name)} is left out: no record has a value of it.")
+    return lines
+
+
+def _where_types_come_from(facts: Facts, has_defaults: bool) -> str:
+    if not facts.is_sample:
+        return "No manifest tells types and shapes: they are those of all of its records."
+    then = "it gets a default" if has_defaults else "the reader fails, or reads 0 for a number"
+    return (
+        f"No manifest tells types and shapes. Only the first {facts.num_counted:,} records were "
+        f"read to find them: where a later record lacks a feature, {then}; features that only "
+        f"later records have are left out. --records {facts.num_records} reads all of them."
+    )
+
+
+def files(facts: Facts) -> list[str]:
+    """Return ``FILES = ...``: all shards in their order, and no others that lie beside them."""
+    lines = comment("Seen from the folder in which this runs. Their order is that of the shards.")
+    if facts.numbered is None:
+        return lines + collection("FILES = [", list(map(quoted, facts.files)), "]")
+    prefix, suffix, width = facts.numbered
+    # In an f-string braces are doubled; the number is put in between.
+    name = quoted(_doubled(prefix) + f"{{i:0{width}d}}" + _doubled(suffix))
+    listed = f"f{name} for i in range({len(facts.files)})"
+    if len(listed) + len("FILES = []") <= 88:
+        return [*lines, f"FILES = [{listed}]"]
+    if len(listed) + 4 <= 88:
+        return [*lines, "FILES = [", f"    {listed}", "]"]
+    return [*lines, "FILES = [", f"    f{name}", f"    for i in range({len(facts.files)})", "]"]
+
+
+def _doubled(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def class_names(fields: Sequence[Field]) -> list[str]:
+    """Return ``CLASS_NAMES = ...``, by feature; nothing where there are none."""
+    known = [field for field in fields if field.vocabulary]
+    if not known:
+        return []
+    lines = [*comment("What the numbers of a class stand for."), "CLASS_NAMES = {"]
+    for field in known:
+        head = f"{quoted(field.name)}: ["
+        names = field.vocabulary[:MAX_CLASSES]
+        lines += collection(head, list(map(quoted, names)), "],", indent=1)
+        more = len(field.vocabulary) - len(names)
+        if more:
+            lines += comment(f"{more:,} more are in the manifest, in its schema.", indent=1)
+    return [*lines, "}"]
+
+
+def why_absent(field: Field, num_counted: int) -> str:
+    """Say how many records have no value of an optional feature."""
+    return f"{field.num_missing:,} of {num_counted:,} records have no value"

@@ -15,9 +15,19 @@ from typing import Final
 
 from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, is_url
 from shardwriter.errors import OptionError
-from shardwriter.reading.loader_code.facts import Facts, Field
-from shardwriter.reading.loader_code.head import IMAGE_SIZE, class_names, files, opening, why_absent
-from shardwriter.reading.loader_code.text import call, comment, literal, quoted
+from shardwriter.reading.loader_code.facts import (
+    IMAGE_SIZE,
+    Facts,
+    Field,
+    call,
+    class_names,
+    comment,
+    files,
+    literal,
+    opening,
+    quoted,
+    why_absent,
+)
 
 _WIRE: Final = {"int64": "tfrecord.int64", "float": "tfrecord.float32"}
 _WIRE_DTYPES: Final = {"int64": "int64", "float": "float32"}

@@ -7,9 +7,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.reading.loader_code.facts import Facts, Field
-from shardwriter.reading.loader_code.head import IMAGE_SIZE, class_names, files, opening, why_absent
-from shardwriter.reading.loader_code.text import call, comment, literal, quoted
+from shardwriter.reading.loader_code.facts import (
+    IMAGE_SIZE,
+    Facts,
+    Field,
+    call,
+    class_names,
+    comment,
+    files,
+    literal,
+    opening,
+    quoted,
+    why_absent,
+)
 
 _WIRE: Final = {"int64": "tf.int64", "float": "tf.float32", "bytes": "tf.string"}
 _FILLS: Final[dict[str, Any]] = {"int64": 0, "float": float("nan"), "bytes": ""}

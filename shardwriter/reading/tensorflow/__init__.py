@@ -15,7 +15,7 @@ except ImportError as error:
         hint='pip install "shardwriter[tensorflow]"',
     ) from error
 
-from shardwriter.reading.resampling import class_mix
+from shardwriter.reading.record_files import class_mix
 from shardwriter.reading.tensorflow.dataset import feature_spec, naming_damage, tf_dataset
 
 __all__ = ["class_mix", "feature_spec", "naming_damage", "tf_dataset"]

@@ -15,7 +15,6 @@ except ImportError as error:
     ) from error
 
 from shardwriter.reading.torch.datasets import IterableShards, MapShards
-from shardwriter.reading.torch.loader import ShardLoader
-from shardwriter.reading.torch.timings import LoaderTimings
+from shardwriter.reading.torch.loader import LoaderTimings, ShardLoader
 
 __all__ = ["ShardLoader", "LoaderTimings", "IterableShards", "MapShards"]

@@ -14,9 +14,15 @@ from torch.utils.data import IterableDataset, get_worker_info
 from shardwriter.dataset.rank_partition import Token, Uneven, worker_batches
 from shardwriter.errors import OptionError, RunChanged
 from shardwriter.reading.dataset import Dataset
-from shardwriter.reading.epochs import EpochOptions, EpochPlan, map_seed
+from shardwriter.reading.epochs import (
+    EpochOptions,
+    EpochPlan,
+    RankOfWorld,
+    find_rank,
+    map_seed,
+    tell_rank,
+)
 from shardwriter.reading.opening import open_dataset
-from shardwriter.reading.ranks import RankOfWorld, find_rank, tell_rank
 from shardwriter.reading.torch.batches import BatchMaker, new_at_hand
 
 _SAMPLES_AHEAD: Final = 64

@@ -17,23 +17,30 @@ ahead can not make a state wrong, and every rank takes the same steps (see
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from os import PathLike
 from time import perf_counter
 from typing import Any, Final, Literal
 
 from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
 
 from shardwriter.dataset.rank_partition import Uneven
 from shardwriter.errors import OptionError, ShardwriterError
-from shardwriter.formats.reprs import html_table
+from shardwriter.formats.text import html_table
 from shardwriter.reading.dataset import Dataset
-from shardwriter.reading.epochs import EpochOptions, Progress, Run
+from shardwriter.reading.epochs import (
+    EpochOptions,
+    Progress,
+    RankOfWorld,
+    Run,
+    find_rank,
+    tell_rank,
+)
 from shardwriter.reading.opening import open_dataset
-from shardwriter.reading.ranks import RankOfWorld, find_rank, tell_rank
-from shardwriter.reading.torch.batches import BatchMaker, TaskDataset, as_it_is, new_at_hand
-from shardwriter.reading.torch.options import BatchNumbers, torch_options
-from shardwriter.reading.torch.timings import LoaderTimings, Times
+from shardwriter.reading.torch.batches import BatchMaker, Task, TaskDataset, as_it_is, new_at_hand
 from shardwriter.reading.torch.workers import (
     AtHand,
     Limits,
@@ -42,7 +49,142 @@ from shardwriter.reading.torch.workers import (
     record_at_hand,
     worker_name,
 )
-from shardwriter.writing.failures import unpack_failure
+from shardwriter.writing.messages import unpack_failure
+
+# What a loader hands to torch, and what it does not let others set.
+
+_OURS: Final = {
+    "dataset": "give data=, the first argument",
+    "sampler": "it is made of shuffle, seed and uneven",
+    "batch_sampler": "it is made of batch_size, shuffle, seed and uneven",
+    "collate_fn": "collate= is called with the list of a batch's samples",
+    "timeout": "start_timeout_s= and item_timeout_s= are told apart",
+    "in_order": "batches come in order, so that a state says which have come",
+}
+
+
+class BatchNumbers(DistributedSampler[Task]):
+    """The tasks of the iteration that began last.
+
+    It is a ``DistributedSampler`` so that trainers which put one into a loader leave this one
+    alone, and tell it the epoch.
+
+    Args:
+        progress: Of the loader.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def __iter__(self) -> Iterator[Task]:
+        run = self._progress.run
+        assert run is not None
+        return ((run.plan, batch_index) for batch_index in range(run.plan.num_batches))
+
+    def __len__(self) -> int:
+        run = self._progress.run
+        return 0 if run is None else run.plan.num_batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the loader, as `ShardLoader.set_epoch` does."""
+        self._progress.set_epoch(epoch)
+
+
+def torch_options(options: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options that are handed to torch.
+
+    Those that a loader has set itself are left out where it is made again of its attributes.
+
+    Args:
+        options: What the loader was given beside its own.
+        own: The loader's own: a name that is neither may be meant as one of them.
+
+    Raises:
+        OptionError: There is no such option, or it is not the caller's to give.
+    """
+    known = inspect.signature(DataLoader.__init__).parameters
+    kept = {}
+    for name, value in options.items():
+        if name not in known:
+            near = get_close_matches(name, [*own, *(known.keys() - _OURS.keys())], 1)
+            hint = f"did you mean {near[0]}=?" if near else "see help(ShardLoader)"
+            raise OptionError(f"ShardLoader has no option {name!r}", hint=hint)
+        if name not in _OURS:
+            kept[name] = value
+        elif not (value is known[name].default or value is as_it_is or isinstance(value, _MADE)):
+            raise OptionError(f"{name} is not the caller's to give", hint=_OURS[name])
+    return kept
+
+
+_MADE: Final = (TaskDataset, BatchNumbers, SequentialSampler)
+
+
+# Where the time of a loader went: in its workers, and waiting for them.
+
+
+@dataclass(frozen=True)
+class LoaderTimings:
+    """Where the time of a loader went, in seconds.
+
+    Attributes:
+        wait_s: The training loop waited for a batch.
+        elapsed_s: From the first batch that was asked for to the last that came, over all epochs.
+        num_batches: How many came.
+        workers: For each worker its stages: ``read``, ``check``, ``decode`` (all of them ``read``
+            where the dataset was not opened with ``timings``), ``images`` (decoded),
+            ``map``, ``collate``.
+    """
+
+    wait_s: float
+    elapsed_s: float
+    num_batches: int
+    workers: tuple[Mapping[str, float], ...]
+
+    @property
+    def wait_share(self) -> float:
+        """The part of the time that the training loop waited, 0 to 1."""
+        return self.wait_s / self.elapsed_s if self.elapsed_s else 0.0
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """The seconds of each stage, of all workers together."""
+        totals: dict[str, float] = {}
+        for worker in self.workers:
+            for name, seconds in worker.items():
+                totals[name] = totals.get(name, 0.0) + seconds
+        return totals
+
+
+class Times:
+    """Adds up what batches took.
+
+    Args:
+        num_workers: Of the loader; 0 for none.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._workers: list[dict[str, float]] = [{} for _ in range(max(1, num_workers))]
+        self._wait_s = 0.0
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._num_batches = 0
+
+    def add(self, asked_s: float, worker: int, seconds: Mapping[str, float]) -> None:
+        """Add a batch that was asked for at a time, and has come now."""
+        self._last_s = perf_counter()
+        self._first_s = asked_s if self._first_s is None else self._first_s
+        self._wait_s += self._last_s - asked_s
+        self._num_batches += 1
+        stages = self._workers[worker]
+        for name, value in seconds.items():
+            stages[name] = stages.get(name, 0.0) + value
+
+    def told(self) -> LoaderTimings:
+        """Return what has come together so far."""
+        elapsed_s = 0.0 if self._first_s is None else self._last_s - self._first_s
+        workers = tuple(dict(stages) for stages in self._workers)
+        return LoaderTimings(self._wait_s, elapsed_s, self._num_batches, workers)
+
 
 _RECORDS_TOLD: Final = 4
 

@@ -24,8 +24,7 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from shardwriter.errors import ItemTimeout, OptionError, WorkerDied
-from shardwriter.reading.torch.batches import NO_RECORD
-from shardwriter.reading.torch.sending import Sent, unpacked
+from shardwriter.reading.torch.batches import NO_RECORD, Sent, unpacked
 
 if TYPE_CHECKING:
     from shardwriter.reading.epochs import Run
