@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.formats.example import UNSET, encode_example
-from shardwriter.formats.record_kinds import KINDS, describe_kinds, payload_kind
+from shardwriter.formats.record_kinds import KINDS, describe_kinds, record_kind
 from shardwriter.formats.tfrecord_reader import read_records
 
 EXAMPLE = encode_example({"label": 1, "name": b"x", "values": [0.5, 1.5]})
@@ -73,19 +73,19 @@ CASES: list[tuple[str, bytes]] = [
 
 @pytest.mark.parametrize(("kind", "payload"), CASES)
 def test_a_kind(kind: str, payload: bytes) -> None:
-    assert payload_kind(payload) == kind
+    assert record_kind(payload) == kind
     assert kind in KINDS
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("value", [{"a": 1}, [], {}, None, np.arange(3), "x" * 300])
 def test_pickles(value: object, protocol: int) -> None:
-    assert payload_kind(pickle.dumps(value, protocol)) == "pickle"
+    assert record_kind(pickle.dumps(value, protocol)) == "pickle"
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_of_some_kind(payload: bytes) -> None:
-    assert payload_kind(payload) in KINDS
+    assert record_kind(payload) in KINDS
 
 
 # Kinds that the files' makers' own readers know by less exact names.
@@ -97,7 +97,7 @@ def test_real_files_of_others(data_dir: Path) -> None:
     assert len(expected) == 43
     for name, told in expected.items():
         payloads = list(read_records(data_dir / name))
-        kinds = Counter(map(payload_kind, payloads))
+        kinds = Counter(map(record_kind, payloads))
         if "eval_elwc" in name:
             assert kinds == {"ExampleListWithContext": 10}
             continue
@@ -121,7 +121,7 @@ def test_what_tensorflow_serializes(tf: Any) -> None:
         tf.constant(True),
         tf.cast(tf.zeros([4]), tf.bfloat16),
     ]
-    assert [payload_kind(tf.io.serialize_tensor(v).numpy()) for v in values] == ["tensor"] * 7
+    assert [record_kind(tf.io.serialize_tensor(v).numpy()) for v in values] == ["tensor"] * 7
     features = {
         "a": tf.train.Feature(int64_list=tf.train.Int64List(value=[-1, 2])),
         "b": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5])),
@@ -133,9 +133,9 @@ def test_what_tensorflow_serializes(tf: Any) -> None:
     example = tf.train.Example(features=context).SerializeToString()
     sequence = tf.train.SequenceExample(context=context, feature_lists=lists)
     bare = tf.train.SequenceExample(feature_lists=lists)
-    assert payload_kind(example) == "Example"
-    assert payload_kind(sequence.SerializeToString()) == "SequenceExample"
-    assert payload_kind(bare.SerializeToString()) == "SequenceExample"
+    assert record_kind(example) == "Example"
+    assert record_kind(sequence.SerializeToString()) == "SequenceExample"
+    assert record_kind(bare.SerializeToString()) == "SequenceExample"
 
 
 def test_what_advice_says_is_what_tensorflow_does(tf: Any) -> None:

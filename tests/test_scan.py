@@ -47,7 +47,7 @@ class Payloads:
 def doubles(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, content in {
         "inspect.payloads": {"PayloadStats": Payloads},
-        "formats.record_kinds": {"payload_kind": lambda payload: f"{len(payload)} bytes"},
+        "formats.record_kinds": {"record_kind": lambda payload: f"{len(payload)} bytes"},
     }.items():
         module = types.ModuleType(f"shardwriter.{name}")
         vars(module).update(content)

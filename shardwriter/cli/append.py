@@ -29,9 +29,8 @@ from shardwriter.cli.write_options import (
 )
 
 if TYPE_CHECKING:
-    from shardwriter.sources.source import Source
-    from shardwriter.writing.engine import Progress
-    from shardwriter.writing.notices import Notices
+    from shardwriter.sources import Source
+    from shardwriter.writing import Notices, Progress
 
 
 def append(
@@ -83,7 +82,7 @@ def append(
     """
 
     def left() -> str | None:
-        from shardwriter.writing.append import output_to_append_to
+        from shardwriter.writing import output_to_append_to
 
         return what_is_left(output_to_append_to(out))
 
@@ -91,10 +90,9 @@ def append(
         import os
 
         from shardwriter.cli.write_options import dataset_options
-        from shardwriter.dataset.naming import Output
-        from shardwriter.sources.find import open_source
-        from shardwriter.writing.append import append_dataset
-        from shardwriter.writing.options import RunOptions
+        from shardwriter.dataset import Output
+        from shardwriter.sources import open_source
+        from shardwriter.writing import RunOptions, append_dataset
 
         options = dataset_options(
             Output("", "", "", None),

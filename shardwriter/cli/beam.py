@@ -280,9 +280,9 @@ def check_reachable(arguments: JobArguments, **places: str) -> None:
     """
     import os
 
-    from shardwriter.dataset.naming import is_url
+    from shardwriter.dataset import is_url
     from shardwriter.errors import OptionError
-    from shardwriter.sources.callables import is_reference
+    from shardwriter.sources import is_reference
 
     for name, place in places.items():
         if is_url(place) or (

@@ -72,11 +72,8 @@ from shardwriter.cli.write_options import (
 )
 
 if TYPE_CHECKING:
-    from shardwriter.dataset.manifest import Manifest
-    from shardwriter.dataset.naming import Output
-    from shardwriter.dataset.splits import Split
-    from shardwriter.writing.options import DatasetOptions, RunOptions
-    from shardwriter.writing.write import Datasets
+    from shardwriter.dataset import Manifest, Output, Split
+    from shardwriter.writing import DatasetOptions, Datasets, RunOptions
 
 
 class _Strategy(str, Enum):
@@ -158,8 +155,8 @@ def write(
     outputs: list[Output] = []
     with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
         from shardwriter.errors import OptionError
-        from shardwriter.sources.callables import is_reference
-        from shardwriter.writing.options import RunOptions
+        from shardwriter.sources import is_reference
+        from shardwriter.writing import RunOptions
 
         arguments: JobArguments = ctx.obj
 
@@ -249,11 +246,10 @@ def _write_all(
     verbose: bool,
 ) -> None:
     """Run a job for each dataset, one after the other, and print what they have made."""
-    from shardwriter.cluster import WriteShards
-    from shardwriter.cluster.place import place_for
-    from shardwriter.schema.record_stats import from_manifest
-    from shardwriter.sources.find import Opened
-    from shardwriter.writing.write import check_manifests
+    from shardwriter.cluster import WriteShards, place_for
+    from shardwriter.schema import from_manifest
+    from shardwriter.sources import Opened
+    from shardwriter.writing import check_manifests
 
     targets = datasets.targets
     named: list[Any] = [source]
@@ -321,7 +317,7 @@ def reshard(
     with reported(
         verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression, urls=True))
     ):
-        from shardwriter.writing.options import RunOptions
+        from shardwriter.writing import RunOptions
 
         arguments: JobArguments = ctx.obj
         output = output_of(out, shards, compression, urls=True)
@@ -368,10 +364,10 @@ def _run(
     arguments: JobArguments, writing: Any, output: Output, *, verbose: bool
 ) -> Manifest | None:
     """Run a write, and return its manifest; None where the job goes on elsewhere."""
-    from shardwriter.dataset.manifest import parse_manifest
+    from shardwriter.dataset import parse_manifest
     from shardwriter.errors import RunError
-    from shardwriter.formats.compression import lost_readers
-    from shardwriter.storage.protocol import storage_for
+    from shardwriter.formats import lost_readers
+    from shardwriter.storage import storage_for
 
     for note in lost_readers(output.compression):
         hint(note)

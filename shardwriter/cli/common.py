@@ -21,9 +21,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from shardwriter.errors import OutOfMemory, ShardwriterError, StorageError, UsageError
-from shardwriter.formats.text import clean
-from shardwriter.writing.progress_bar import reading_bar as reading_bar
-from shardwriter.writing.progress_bar import writing_bar as writing_bar
+from shardwriter.formats import clean
+from shardwriter.writing import reading_bar as reading_bar
+from shardwriter.writing import writing_bar as writing_bar
 
 # Standard streams that stop no command: closed ones, pipes that nobody reads, odd characters.
 #

@@ -41,7 +41,7 @@ def find(
         from itertools import islice
 
         from shardwriter.errors import OptionError
-        from shardwriter.reading.find import WantedValue, find_records
+        from shardwriter.reading import WantedValue, find_records
 
         feature, equals, text = wanted.partition("=")
         exact = text.startswith("=")

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardwriter.cli.common import advise, hint, print_json, terminable, warn, writing_bar
 from shardwriter.errors import DataWarning
-from shardwriter.writing.notices import Notices
+from shardwriter.writing import Notices
 
 if TYPE_CHECKING:
-    from shardwriter.dataset.manifest import Manifest
-    from shardwriter.dataset.naming import Output
-    from shardwriter.sources.source import Source
-    from shardwriter.writing.engine import Progress, Work
-    from shardwriter.writing.options import DatasetOptions, RunOptions
+    from shardwriter.dataset import Manifest, Output
+    from shardwriter.sources import Source
+    from shardwriter.writing import DatasetOptions, Progress, RunOptions, Work
 
 
 # What a write says in a terminal, on stderr.
@@ -92,7 +90,7 @@ def print_all_written(
     found: Sequence[Written], elapsed_s: float | None, *, timings: bool = False
 ) -> None:
     """Print what a write has made; None: not all of it in this time."""
-    from shardwriter.report.written import print_timings, print_total, print_written
+    from shardwriter.report import print_timings, print_total, print_written
 
     is_one = len(found) == 1
     for each in found:
@@ -112,7 +110,7 @@ def summary_json(
     warnings: Sequence[DataWarning] = (),
 ) -> dict[str, Any]:
     """Return what ``--json`` prints of a dataset that was written."""
-    from shardwriter.schema.record_stats import to_json
+    from shardwriter.schema import to_json
 
     return {
         "elapsed_s": elapsed_s,
@@ -132,8 +130,8 @@ def summary_json(
 
 
 def _num_errors(manifest: Manifest, directory: str) -> int:
-    from shardwriter.dataset.naming import ledger_file
-    from shardwriter.storage.protocol import storage_for
+    from shardwriter.dataset import ledger_file
+    from shardwriter.storage import storage_for
 
     ledger = os.path.join(directory, ledger_file(manifest.name))
     return (storage_for(ledger).read(ledger) or b"").count(b"\n")
@@ -147,10 +145,9 @@ def all_that_is_left(outputs: Sequence[Output]) -> str | None:
 
 def what_is_left(output: Output) -> str | None:
     """Say what a write that was stopped has left; None where that is nothing, or not known."""
-    from shardwriter.dataset.manifest import parse_manifest
-    from shardwriter.dataset.naming import manifest_file, partial_dir
+    from shardwriter.dataset import manifest_file, parse_manifest, partial_dir
     from shardwriter.errors import ShardwriterError
-    from shardwriter.storage.protocol import storage_for
+    from shardwriter.storage import storage_for
 
     run = os.path.join(output.directory, partial_dir(output.name))
     manifest = os.path.join(output.directory, manifest_file(output.name))
@@ -234,7 +231,7 @@ def make_copy(
         run_options: What does not.
         json: Print JSON.
     """
-    from shardwriter.writing.write import write_dataset
+    from shardwriter.writing import write_dataset
 
     def made(progress: Progress, notices: Notices) -> list[Written]:
         manifest = write_dataset(open_source, output, options, run_options, progress, notices)

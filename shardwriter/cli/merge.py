@@ -57,8 +57,7 @@ def merge(
     """
     *parts, out = paths
     with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
-        from shardwriter.writing.options import RunOptions
-        from shardwriter.writing.reshard import open_merged
+        from shardwriter.writing import RunOptions, open_merged
 
         output = output_of(out, shards, compression)
         options = dataset_options(output, shuffle=shuffle, seed=seed, deflate=deflate)

@@ -46,12 +46,12 @@ from shardwriter.cli.write_options import (
     ShuffleOption,
     dataset_options,
 )
-from shardwriter.writing.progress_bar import repairing_bars
+from shardwriter.writing import repairing_bars
 
 if TYPE_CHECKING:
-    from shardwriter.dataset.splits import Split
-    from shardwriter.inspect.repair_report import RepairReport
-    from shardwriter.sources.source import Source
+    from shardwriter.dataset import Split
+    from shardwriter.inspect import RepairReport
+    from shardwriter.sources import Source
 
 _MAX_SHARDS = 20
 
@@ -120,11 +120,11 @@ def repair(
     Example: [bold]shardwriter repair out/train fixed/ --source photos/[/bold]
     """
     with reported(verbose=verbose, left=lambda: _left(path, out)):
-        from shardwriter.dataset.naming import Output
+        from shardwriter.dataset import Output
         from shardwriter.errors import OptionError
-        from shardwriter.inspect.repair import repair_dataset
-        from shardwriter.sources.splits import open_as_split
-        from shardwriter.writing.options import RunOptions
+        from shardwriter.inspect import repair_dataset
+        from shardwriter.sources import open_as_split
+        from shardwriter.writing import RunOptions
 
         given = [map, filter, limit, shuffle or None, key, seed, label, schema]
         given += [order.value if order is not Order.source else None]
@@ -211,7 +211,7 @@ def _print(report: RepairReport) -> None:
 
 def _left(path: str, out: str) -> str | None:
     """Say what a repair that was stopped has left; None where that is nothing."""
-    from shardwriter.dataset.naming import Output, dataset_name
+    from shardwriter.dataset import Output, dataset_name
 
     name = dataset_name(os.path.basename(path.rstrip("/")).partition("@")[0])
     told = what_is_left(Output(out, name, "", None))

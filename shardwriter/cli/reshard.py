@@ -54,8 +54,8 @@ def reshard(
     Example: [bold]shardwriter reshard out/train out/more@64[/bold]
     """
     with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
-        from shardwriter.sources.tfrecord import TFRecordFiles
-        from shardwriter.writing.options import RunOptions
+        from shardwriter.sources import TFRecordFiles
+        from shardwriter.writing import RunOptions
 
         output = output_of(out, shards, compression)
         options = dataset_options(output, shuffle=shuffle, seed=seed, deflate=deflate)

@@ -32,9 +32,8 @@ def show(
     """
     with reported(verbose=verbose):
         from shardwriter.errors import OptionError
-        from shardwriter.reading.show import num_records, read_some
-        from shardwriter.report.records import print_record, record_json
-        from shardwriter.report.render import plural
+        from shardwriter.reading import num_records, read_some
+        from shardwriter.report import plural, print_record, record_json
 
         schema = None if save_images is None else _schema(path)
         found, num_saved = False, 0
@@ -45,7 +44,7 @@ def show(
             else:
                 print_record(record)
             if save_images is not None and schema is not None:
-                from shardwriter.reading.pictures import save_pictures
+                from shardwriter.reading import save_pictures
 
                 saved = save_pictures(record.index, record.features, schema, save_images)
                 num_saved += len(saved)
@@ -64,14 +63,14 @@ def show(
 
 def _schema(path: str) -> dict[str, dict[str, object]]:
     """Return what the manifest knows of the features; nothing where there is none."""
-    from shardwriter.sources.shard_sets import find_one
+    from shardwriter.sources import find_one
 
     manifest = find_one(path).manifest
     return {} if manifest is None else manifest.schema.get("features", {})
 
 
 def _say_saved(num_saved: int, folder: str) -> None:
-    from shardwriter.report.render import plural
+    from shardwriter.report import plural
 
     if num_saved:
         hint(f"wrote {plural(num_saved, 'picture')} to {folder}")

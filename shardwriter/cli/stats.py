@@ -18,11 +18,10 @@ from shardwriter.cli.common import (
     reading_bar,
     reported,
 )
-from shardwriter.dataset.naming import is_url
+from shardwriter.dataset import is_url
 
 if TYPE_CHECKING:
-    from shardwriter.inspect.gates import GateOptions
-    from shardwriter.inspect.split_policies import PlanOptions
+    from shardwriter.inspect import GateOptions, PlanOptions
 
 
 # What ``shard-stats`` and its Beam job are asked, and what becomes of the report.
@@ -151,7 +150,7 @@ def plan_options(
     policies: Sequence[str] | None,
 ) -> PlanOptions | None:
     """Return who will read, by default one at a time; None where nothing says so."""
-    from shardwriter.inspect.split_policies import PlanOptions
+    from shardwriter.inspect import PlanOptions
 
     numbers = (world, loader_workers, batch_size)
     if numbers == (None, None, None) and not drop_last and not policies:
@@ -166,7 +165,7 @@ def policy_names(texts: Sequence[str] | None) -> tuple[str, ...]:
     Raises:
         OptionError: There is no such policy.
     """
-    from shardwriter.inspect.split_policies import check_names
+    from shardwriter.inspect import check_names
 
     names = tuple(name.strip() for text in texts or () for name in text.split(",") if name.strip())
     if "all" in names:
@@ -187,8 +186,7 @@ def gate_options(
     Raises:
         OptionError: A word means nothing, or the baseline is none.
     """
-    from shardwriter.inspect.baseline import load_baseline
-    from shardwriter.inspect.gates import GateOptions, split_words
+    from shardwriter.inspect import GateOptions, load_baseline, split_words
 
     return GateOptions(
         expect_records=expect_records,
@@ -245,7 +243,7 @@ def conclude(report: dict[str, Any], gates: GateOptions, faces: Faces) -> None:
     Raises:
         typer.Exit: There are defects, or a gate has failed.
     """
-    from shardwriter.inspect.gates import evaluate, gates_passed
+    from shardwriter.inspect import evaluate, gates_passed
 
     report["gates"] = evaluate(report, gates)
     num_failed = sum(not gate["passed"] for gate in report["gates"])
@@ -255,12 +253,12 @@ def conclude(report: dict[str, Any], gates: GateOptions, faces: Faces) -> None:
     if faces.json:
         print_json(report)
     else:
-        from shardwriter.report.terminal import print_report
+        from shardwriter.report import print_report
 
         print_report(report, all_shards=faces.all_shards, all_policies=faces.all_policies)
     if faces.html is not None:
-        from shardwriter.reading.pictures import sample_pictures
-        from shardwriter.report.page import write_page
+        from shardwriter.reading import sample_pictures
+        from shardwriter.report import write_page
 
         paths = [shard["path"] for shard in report["shards"]]
         label = report["labels"].get("feature")

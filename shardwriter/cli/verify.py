@@ -29,7 +29,7 @@ def verify(
         if json:
             print_json(report.to_json())
         else:
-            from shardwriter.report.terminal import print_verdict
+            from shardwriter.report import print_verdict
 
             print_verdict(report.to_json())
         if report.num_defects:

@@ -55,12 +55,8 @@ from shardwriter.cli.write_options import (
 )
 
 if TYPE_CHECKING:
-    from shardwriter.dataset.naming import Output
-    from shardwriter.dataset.splits import Split
-    from shardwriter.writing.engine import Progress
-    from shardwriter.writing.notices import Notices
-    from shardwriter.writing.options import DatasetOptions, RunOptions
-    from shardwriter.writing.write import Datasets
+    from shardwriter.dataset import Output, Split
+    from shardwriter.writing import DatasetOptions, Datasets, Notices, Progress, RunOptions
 
 
 class _Engine(str, Enum):
@@ -168,8 +164,7 @@ def write(
 
     with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
         from shardwriter.errors import OptionError
-        from shardwriter.writing.options import RunOptions
-        from shardwriter.writing.write import write_all
+        from shardwriter.writing import RunOptions, write_all
 
         if dry_run and (resume or retry_errors):
             raise OptionError(
@@ -249,10 +244,8 @@ def write(
 
 
 def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> None:
-    from shardwriter.formats.compression import lost_readers
-    from shardwriter.writing.job import check_compression
-    from shardwriter.writing.plan import plan_selection
-    from shardwriter.writing.write import warn_of_sources
+    from shardwriter.formats import lost_readers
+    from shardwriter.writing import check_compression, plan_selection, warn_of_sources
 
     targets = datasets.targets
     outputs = [target.output for target in targets]
@@ -282,8 +275,8 @@ def _show_plan(planned: dict[str, Any], directory: str, *, json: bool) -> None:
     if json:
         print_json(planned)
         return
-    from shardwriter.report.written import print_plan
+    from shardwriter.report import print_write_plan
 
     if planned["replaces"] is not None:
         hint(f"a dataset of this name is there ({planned['replaces']}): --overwrite replaces it")
-    print_plan(planned, directory)
+    print_write_plan(planned, directory)

@@ -13,11 +13,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwriter.dataset.naming import Output
-    from shardwriter.dataset.splits import Split
-    from shardwriter.formats.compression import Compression as CompressionName
-    from shardwriter.writing.options import DatasetOptions
-    from shardwriter.writing.write import Datasets
+    from shardwriter.dataset import Output, Split
+    from shardwriter.formats import Compression as CompressionName
+    from shardwriter.writing import DatasetOptions, Datasets
 
 
 class Format(str, Enum):
@@ -274,7 +272,7 @@ def output_of(
     Raises:
         OptionError: It names no dataset, or contradicts an option.
     """
-    from shardwriter.dataset.naming import parse_output
+    from shardwriter.dataset import parse_output
 
     return parse_output(
         out, shards, None if compression is None else compression.value, urls=urls, tfds=tfds
@@ -315,11 +313,9 @@ def dataset_options(
         OptionError: An option is wrong, or contradicts another.
     """
     from shardwriter.errors import OptionError
-    from shardwriter.schema.declared import declare
-    from shardwriter.sources.callables import import_reference
-    from shardwriter.sources.numpy import read_indices
-    from shardwriter.sources.tables import table_options
-    from shardwriter.writing.options import DatasetOptions, image_options
+    from shardwriter.schema import declare
+    from shardwriter.sources import import_reference, read_indices, table_options
+    from shardwriter.writing import DatasetOptions, image_options
 
     if allow_duplicates and indices is None:
         raise OptionError("--allow-duplicates without --indices", hint="leave it off")
@@ -405,9 +401,8 @@ def datasets_of(
     Raises:
         OptionError: An option is wrong, or the source has no such splits.
     """
-    from shardwriter.dataset.naming import split_outputs
-    from shardwriter.dataset.splits import parse_split_option
-    from shardwriter.writing.write import split_up, undivided
+    from shardwriter.dataset import parse_split_option, split_outputs
+    from shardwriter.writing import split_up, undivided
 
     check_order(source, out, f"{'shardwriter beam' if urls else 'shardwriter'} write")
     skip_errors = on_error is OnError.skip

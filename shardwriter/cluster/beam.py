@@ -51,25 +51,24 @@ from shardwriter.cluster.task import (
     task_of,
     write_plan,
 )
-from shardwriter.dataset.assignment import Gaps
-from shardwriter.dataset.naming import parse_output
+from shardwriter.dataset import Gaps, parse_output
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.formats.example_wire import decode_only_example
-from shardwriter.formats.tfrecord_reader import Check, read_frames
-from shardwriter.inspect.document import Report
-from shardwriter.inspect.file_names import numbered_together
+from shardwriter.formats import Check, decode_only_example, read_frames
+from shardwriter.inspect import (
+    FileScan,
+    PlanOptions,
+    Report,
+    ScanOptions,
+    counted,
+    numbered_together,
+    scan_file,
+    sequence_limit,
+)
 from shardwriter.inspect.judge import judge
-from shardwriter.inspect.label_scan import sequence_limit
-from shardwriter.inspect.scan import FileScan, ScanOptions, counted, scan_file
-from shardwriter.inspect.split_policies import PlanOptions
-from shardwriter.schema.record_stats import as_error, warnings_of
-from shardwriter.sources.find import Opened, open_source
-from shardwriter.sources.shard_sets import ShardSet, find_shard_sets
-from shardwriter.storage.inputs import open_stream
-from shardwriter.storage.local import storage_errors
-from shardwriter.storage.protocol import storage_for
-from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.selection import key_costs, key_notes
+from shardwriter.schema import as_error, warnings_of
+from shardwriter.sources import Opened, ShardSet, find_shard_sets, open_source
+from shardwriter.storage import open_stream, storage_errors, storage_for
+from shardwriter.writing import DatasetOptions, RunOptions, key_costs, key_notes
 
 # ``ReadShards``: the records of TFRecord shards as a PCollection, every CRC checked.
 

@@ -27,14 +27,16 @@ from typing import Any, Final
 
 from shardwriter.cluster.parts import Cut
 from shardwriter.cluster.place import Place, new_attempt
-from shardwriter.dataset.key_order import equal_keys, key_bytes, key_hash, key_of
+from shardwriter.dataset import (
+    equal_keys,
+    key_bytes,
+    key_hash,
+    key_of,
+)
 from shardwriter.errors import CallableError, FeatureError, RunError, reason
-from shardwriter.formats.tfrecord import TFRecordWriter
-from shardwriter.formats.tfrecord_reader import read_frames
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.fields import own_fields
-from shardwriter.storage.open_files import Scratch
-from shardwriter.storage.protocol import GrowingFile
+from shardwriter.formats import TFRecordWriter, read_frames
+from shardwriter.schema import FeatureType, own_fields
+from shardwriter.storage import GrowingFile, Scratch
 
 KIND: Final = "beam"
 NUM_BUCKETS: Final = 256

@@ -17,17 +17,20 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardwriter.cluster.place import Facts, MadeShard, Place, new_attempt, pack_json, unpack_json
-from shardwriter.dataset.index import frame_ends
-from shardwriter.dataset.manifest import SealedShard
+from shardwriter.dataset import SealedShard, frame_ends
 from shardwriter.errors import LawViolation, StorageError
-from shardwriter.formats.compression import Packing
-from shardwriter.formats.crc32c import combine_crc32c, crc32c, extend_crc32c
-from shardwriter.formats.tfrecord import FRAME_BYTES, TFRecordWriter
-from shardwriter.formats.tfrecord_reader import read_frames
-from shardwriter.schema.record_stats import Learnt
-from shardwriter.storage.protocol import ComposingStorage, GrowingFile
-from shardwriter.writing.encode import ItemEncoder, Made
-from shardwriter.writing.open_shards import ShardFile, open_record_writer
+from shardwriter.formats import (
+    FRAME_BYTES,
+    Packing,
+    TFRecordWriter,
+    combine_crc32c,
+    extend_crc32c,
+    read_frames,
+)
+from shardwriter.formats.crc32c import crc32c
+from shardwriter.schema import Learnt
+from shardwriter.storage import ComposingStorage, GrowingFile
+from shardwriter.writing import ItemEncoder, Made, ShardFile, open_record_writer
 
 # How a sequence of items is cut for the shuffle.
 #

@@ -31,38 +31,49 @@ from functools import cached_property
 from typing import Any, Final, TypedDict
 from uuid import uuid4
 
-from shardwriter.dataset.assignment import from_runs, to_runs
-from shardwriter.dataset.index import columns
-from shardwriter.dataset.manifest import SealedShard
-from shardwriter.dataset.naming import Output, ShardPattern, is_url, manifest_file
+from shardwriter.dataset import (
+    Output,
+    SealedShard,
+    ShardPattern,
+    columns,
+    from_runs,
+    is_url,
+    manifest_file,
+    to_runs,
+)
 from shardwriter.errors import DataError, RunChanged, RunError, StorageError, TooManyErrors
-from shardwriter.formats import canonical, json_shape
+from shardwriter.formats import Count, canonical, json_shape
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.formats.json_shape import Count
-from shardwriter.schema.record_stats import Learnt
-from shardwriter.storage.inputs import absolute, inputs_for
-from shardwriter.storage.local import storage_errors
-from shardwriter.storage.lock import RUN, holds_records, holds_rows, open_own
-from shardwriter.storage.protocol import Storage, storage_for
-from shardwriter.writing.encode import Made
-from shardwriter.writing.journal import (
+from shardwriter.schema import Learnt
+from shardwriter.storage import (
+    RUN,
+    Storage,
+    absolute,
+    holds_records,
+    holds_rows,
+    inputs_for,
+    open_own,
+    storage_errors,
+    storage_for,
+)
+from shardwriter.writing import (
+    FORMAT,
     MAX_GAPS,
     ErrorEntry,
     LearntState,
+    Made,
+    RunDirectory,
     RunFacts,
+    RunOptions,
     SealedFields,
-    is_of_job,
-)
-from shardwriter.writing.options import RunOptions
-from shardwriter.writing.publication import (
     check_names,
     check_output,
     finish_committed,
     finished,
+    is_of_job,
     replaced_by,
     taken_by,
 )
-from shardwriter.writing.run_directory import FORMAT, RunDirectory
 
 # What travels between the steps of a Beam job, beside records: facts, and finished shards.
 #

@@ -33,22 +33,28 @@ from shardwriter.cluster.place import (
     unpack_json,
 )
 from shardwriter.cluster.task import Identity, Task
-from shardwriter.dataset.assignment import Gaps, num_shard_items
-from shardwriter.dataset.index import columns
-from shardwriter.dataset.manifest import Manifest, SealedShard
+from shardwriter.dataset import Gaps, Manifest, SealedShard, columns, num_shard_items
 from shardwriter.errors import FeatureError, LawViolation, ShardwriterError, TooManyErrors
 from shardwriter.formats import canonical
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.schema.record_stats import Learnt, as_error
-from shardwriter.writing.job import Job, Listing
-from shardwriter.writing.open_shards import ShardFile, open_record_writer
-from shardwriter.writing.options import RunOptions
-from shardwriter.writing.part import Done, gather
-from shardwriter.writing.publication import finish, finish_committed, finished
-from shardwriter.writing.resume import last_piece, last_record
-from shardwriter.writing.resume_state import Kept
-from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.worker import new_slot
+from shardwriter.schema import Learnt, as_error
+from shardwriter.writing import (
+    Done,
+    Job,
+    Kept,
+    Listing,
+    RunDirectory,
+    RunOptions,
+    ShardFile,
+    finish,
+    finish_committed,
+    finished,
+    gather,
+    last_piece,
+    last_record,
+    new_slot,
+    open_record_writer,
+)
 
 # Strategy A: each shard is a job of its own, and nothing is shuffled.
 #

@@ -20,20 +20,33 @@ import msgspec
 from shardwriter.cluster.keyed import KeyedItems
 from shardwriter.cluster.parts import MAX_BLOCK_RUNS, MAX_CHUNK_RECORDS, Cut
 from shardwriter.cluster.place import Place, place_for
-from shardwriter.dataset.naming import MAX_SHARDS, Output
+from shardwriter.dataset import MAX_SHARDS, Output
 from shardwriter.errors import OptionError, RunChanged, RunError
-from shardwriter.formats import canonical, json_shape
-from shardwriter.formats.compression import Packing
-from shardwriter.sources.source import ColumnSource, RecordSource, Source, WholeSource
-from shardwriter.storage.protocol import storage_for
-from shardwriter.writing.images import check_images
-from shardwriter.writing.job import Job, check_compression
-from shardwriter.writing.messages import ParcelTooLarge, pack, unpack
-from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.plan import check, choose_num_shards, sample
-from shardwriter.writing.publication import finished
-from shardwriter.writing.resume import take_finished
-from shardwriter.writing.selection import Selection, order_json
+from shardwriter.formats import Packing, canonical, json_shape
+from shardwriter.sources import (
+    ColumnSource,
+    RecordSource,
+    Source,
+    WholeSource,
+)
+from shardwriter.storage import storage_for
+from shardwriter.writing import (
+    DatasetOptions,
+    Job,
+    ParcelTooLarge,
+    RunOptions,
+    Selection,
+    check,
+    check_compression,
+    check_images,
+    choose_num_shards,
+    finished,
+    order_json,
+    pack,
+    sample,
+    take_finished,
+    unpack,
+)
 
 # Sending a job to workers: its source, options and callables, packed once.
 #

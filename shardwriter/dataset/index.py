@@ -30,9 +30,7 @@ from numpy.typing import NDArray
 
 from shardwriter.dataset.assignment import GapRuns
 from shardwriter.errors import ManifestError, SourceChanged
-from shardwriter.formats.compressed_writer import ZLIB_HEAD
-from shardwriter.formats.compression import MEMBER_BYTES, Compression
-from shardwriter.formats.tfrecord import FRAME_BYTES
+from shardwriter.formats import FRAME_BYTES, MEMBER_BYTES, ZLIB_HEAD, Compression
 
 MAGIC: Final = b"SWINDEX1"
 KINDS: Final[dict[Compression, int]] = {"none": 0, "gzip": 1, "zlib": 2}

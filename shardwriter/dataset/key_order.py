@@ -22,9 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import FeatureError, SourceError
-from shardwriter.formats.example import UNSET, decode_example, payload_kind
-from shardwriter.formats.sequence_example import SequenceExample, decode_sequence_example
-from shardwriter.schema.fields import own_fields
+from shardwriter.formats import (
+    UNSET,
+    SequenceExample,
+    decode_example,
+    decode_sequence_example,
+    payload_kind,
+)
+from shardwriter.schema import own_fields
 
 ALGORITHM: Final = "blake2b-key/1"
 

@@ -18,14 +18,19 @@ from shardwriter.dataset.assignment import GapRuns, law_breach, to_runs
 from shardwriter.dataset.naming import ShardPattern, pattern_from_template
 from shardwriter.dataset.splits import Split, SplitEntry
 from shardwriter.errors import ManifestError
-from shardwriter.formats import canonical, json_shape
-from shardwriter.formats.compression import Compression, Deflate
-from shardwriter.formats.feature_values import Kind
-from shardwriter.formats.json_shape import Count, Hex32
-from shardwriter.formats.sequence_example import feature_spelling, list_spelling
-from shardwriter.formats.text import clean
-from shardwriter.schema.feature_types import Encoding, summary_text
-from shardwriter.schema.schema import FeatureSummary, schema_from_json
+from shardwriter.formats import (
+    Compression,
+    Count,
+    Deflate,
+    Hex32,
+    Kind,
+    canonical,
+    clean,
+    feature_spelling,
+    json_shape,
+    list_spelling,
+)
+from shardwriter.schema import Encoding, FeatureSummary, schema_from_json, summary_text
 
 # The shape of a manifest as JSON: which keys it has, and the types of their values.
 #

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 
 from shardwriter.dataset.option_types import Bounds, check_value
 from shardwriter.errors import OptionError
-from shardwriter.formats.compression import SUFFIXES, Compression
+from shardwriter.formats import SUFFIXES, Compression
 
 # TFDS's names: what OUT means with ``--tfds NAME:VERSION``, and what the files are called.
 #

@@ -158,14 +158,14 @@ KINDS: Final = (
     "other proto",
     "bytes",
 )
-"""All that :func:`payload_kind` answers."""
+"""All that :func:`record_kind` answers."""
 
 _TEXT: Final = bytes(range(0x20, 0x7F)) + b"\t\n\r\f" + bytes(range(0x80, 0x100))
 
 _BMP_HEADERS: Final = frozenset([12, 40, 52, 56, 64, 108, 124])
 
 
-def payload_kind(payload: bytes) -> str:
+def record_kind(payload: bytes) -> str:
     """Say what a record is, as surely as its bytes can tell.
 
     Every byte of an Example, a SequenceExample or an ExampleListWithContext was seen to have its
@@ -291,7 +291,7 @@ _SINGULARS: Final = {
 
 def looks_like(payload: bytes) -> str:
     """Return what a record looks like, in words that go behind "looks like"."""
-    return _SINGULARS[payload_kind(payload)]
+    return _SINGULARS[record_kind(payload)]
 
 
 def describe_kinds(kinds: Mapping[str, int], *, is_sample: bool = False) -> list[str]:

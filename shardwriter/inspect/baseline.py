@@ -15,9 +15,8 @@ from typing import Annotated, Any, Final, Literal, Protocol, TypedDict, Union
 import msgspec
 
 from shardwriter.errors import OptionError
-from shardwriter.formats import canonical, json_shape
-from shardwriter.formats.json_shape import Count
-from shardwriter.storage.inputs import inputs_for
+from shardwriter.formats import Count, canonical, json_shape
+from shardwriter.storage import inputs_for
 
 # One thing in which a report differs from an earlier one, and how much of a change is chance.
 

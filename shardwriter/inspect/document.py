@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shardwriter.formats.text import clean, html_table, plural
-from shardwriter.formats.tfrecord_reader import Check
+from shardwriter.formats import Check, clean, html_table, plural
 from shardwriter.inspect.findings import Finding
 from shardwriter.inspect.scan import FileScan, RecordSizes
-from shardwriter.sources.shard_sets import ShardSet
+from shardwriter.sources import ShardSet
 
 # How evenly the shards of a set are filled, in records and in bytes of files.
 #

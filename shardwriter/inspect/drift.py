@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.formats.feature_values import Kind
+from shardwriter.formats import Kind
 from shardwriter.inspect.feature_stats import FeatureSketch, FeatureStats, Range
 from shardwriter.inspect.sketches import ValueHistogram
 

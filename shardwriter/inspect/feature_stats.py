@@ -18,11 +18,18 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.formats.example_columns import PlainColumn, SingleBlobs
-from shardwriter.formats.example_wire import Values
-from shardwriter.formats.feature_values import UNSET, Kind, Unset
-from shardwriter.formats.media import image_format, read_header
-from shardwriter.formats.sequence_example import feature_spelling, list_spelling
+from shardwriter.formats import (
+    UNSET,
+    Kind,
+    PlainColumn,
+    SingleBlobs,
+    Unset,
+    Values,
+    feature_spelling,
+    image_format,
+    list_spelling,
+    read_header,
+)
 from shardwriter.inspect.sketches import (
     DistinctValues,
     TopValues,

@@ -6,12 +6,11 @@ import os
 import re
 from collections.abc import Sequence
 
-from shardwriter.dataset.naming import ShardPattern
-from shardwriter.formats.compression import SUFFIXES, Compression
+from shardwriter.dataset import ShardPattern
+from shardwriter.formats import SUFFIXES, Compression
 from shardwriter.inspect.findings import Finding
-from shardwriter.sources.shard_sets import ShardSet
-from shardwriter.storage.inputs import absolute, inputs_for, split
-from shardwriter.storage.local import storage_errors
+from shardwriter.sources import ShardSet
+from shardwriter.storage import absolute, inputs_for, split, storage_errors
 
 # The last number of a name, in front of its endings; the time in the name of an event file is none.
 _NUMBERED = re.compile(

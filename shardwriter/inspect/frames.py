@@ -16,18 +16,24 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.formats.crc32c import MASK_DELTA, crc32c, extend_crc32c, mask_crc32c
-from shardwriter.formats.tfrecord import (
+from shardwriter.formats import (
+    BREAKS,
     FOOTER_BYTES,
     FRAME_BYTES,
     HEADER_BYTES,
     HEADER_CACHE_SIZE,
+    MASK_DELTA,
     MAX_PAYLOAD_BYTES,
+    Check,
+    Cursor,
+    Defect,
+    extend_crc32c,
     frame_header,
+    judge_frames,
+    mask_crc32c,
 )
-from shardwriter.formats.tfrecord_reader import BREAKS, Check, Cursor, Defect, judge_frames
-from shardwriter.storage.inputs import inputs_for, open_stream
-from shardwriter.storage.local import storage_errors
+from shardwriter.formats.crc32c import crc32c
+from shardwriter.storage import inputs_for, open_stream, storage_errors
 
 # Finding the next frame behind a break: the first whose two checksums are right.
 #

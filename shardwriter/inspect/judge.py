@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardwriter.dataset.assignment import Gaps, law_breach
-from shardwriter.dataset.manifest import Manifest, SealedShard
-from shardwriter.dataset.naming import ShardPattern
-from shardwriter.formats.record_kinds import describe_kinds
-from shardwriter.formats.sequence_example import feature_spelling, list_spelling
-from shardwriter.formats.tfrecord import FRAME_BYTES
-from shardwriter.formats.tfrecord_reader import BREAKS, Check
+from shardwriter.dataset import Gaps, Manifest, SealedShard, ShardPattern, law_breach
+from shardwriter.formats import (
+    BREAKS,
+    FRAME_BYTES,
+    Check,
+    describe_kinds,
+    feature_spelling,
+    list_spelling,
+)
 from shardwriter.inspect.document import SetReport
 from shardwriter.inspect.drift import find_drift
 from shardwriter.inspect.feature_stats import MAX_FEATURES, FeatureStats
@@ -26,7 +28,7 @@ from shardwriter.inspect.shuffle import shuffle_by_label, shuffle_by_order, shuf
 from shardwriter.inspect.sidecars import Found, folder_notes, hold_set, judge_folders, known_ends
 from shardwriter.inspect.split_plan import plan_json
 from shardwriter.inspect.split_policies import PlanOptions
-from shardwriter.sources.shard_sets import ShardSet
+from shardwriter.sources import ShardSet
 
 # What a set holds, from the scans of its files: labels, order, features, what training gets.
 

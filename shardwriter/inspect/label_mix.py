@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.manifest import Manifest
+from shardwriter.dataset import Manifest
 from shardwriter.inspect.label_scan import LabelScan
-from shardwriter.schema.labels import MAX_CELLS, MAX_LABELS
+from shardwriter.schema import MAX_CELLS, MAX_LABELS
 
 # Were records dealt to shards without regard to their labels? Tests without scipy.
 #

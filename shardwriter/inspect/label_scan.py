@@ -16,9 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.formats.example_columns import DecodedColumn
-from shardwriter.formats.feature_values import Unset
-from shardwriter.schema.labels import MAX_LABELS, labels_of
+from shardwriter.formats import DecodedColumn, Unset
+from shardwriter.schema import MAX_LABELS, labels_of
 
 MAX_SEQUENCE: Final = 65_536  # labels kept in their order of one file
 _MIN_SEQUENCE: Final = 64

@@ -18,26 +18,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from shardwriter.dataset.naming import is_url
-from shardwriter.dataset.option_types import check_value
-from shardwriter.dataset.splits import Split
+from shardwriter.dataset import Split, check_value, is_url
 from shardwriter.errors import OptionError, OutputExists, SourceError, StorageError
 from shardwriter.inspect import repair_shards
 from shardwriter.inspect.repair_report import RepairReport
 from shardwriter.inspect.survey import Known, ShardSurvey, look, survey_shard
-from shardwriter.schema.declared import SchemaLike, declare
-from shardwriter.sources.source import Source
-from shardwriter.sources.splits import open_as_split
-from shardwriter.sources.tables import TableOptions
-from shardwriter.storage.protocol import LocalStorage
-from shardwriter.writing.choose_engine import open_engine
-from shardwriter.writing.engine import Progress
-from shardwriter.writing.notices import Notices, Notify
-from shardwriter.writing.options import DatasetOptions, ImageOptions, Order, RunOptions
-from shardwriter.writing.progress_bar import Reading, repairing_progress
-from shardwriter.writing.publication import begin, check_output, finish_committed, is_committed
-from shardwriter.writing.resume import machine_facts
-from shardwriter.writing.run_directory import RunDirectory
+from shardwriter.schema import SchemaLike, declare
+from shardwriter.sources import Source, TableOptions, open_as_split
+from shardwriter.storage import LocalStorage
+from shardwriter.writing import (
+    DatasetOptions,
+    ImageOptions,
+    Notices,
+    Notify,
+    Order,
+    Progress,
+    Reading,
+    RunDirectory,
+    RunOptions,
+    begin,
+    check_output,
+    finish_committed,
+    is_committed,
+    machine_facts,
+    open_engine,
+    repairing_progress,
+)
 
 
 def repair(

@@ -9,11 +9,8 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from shardwriter.dataset.assignment import Gaps, to_runs
-from shardwriter.dataset.naming import lost_file, manifest_file
-from shardwriter.formats import canonical
-from shardwriter.formats.text import clean, html_table
-from shardwriter.formats.tfrecord_reader import Defect
+from shardwriter.dataset import Gaps, lost_file, manifest_file, to_runs
+from shardwriter.formats import Defect, canonical, clean, html_table
 from shardwriter.inspect.survey import Known, ShardSurvey
 
 SCHEMA: Final = "shardwriter.repair/1"

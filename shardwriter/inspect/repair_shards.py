@@ -18,17 +18,21 @@ from typing import Any, Final
 import numpy as np
 from contextlib2 import ExitStack
 
-from shardwriter.dataset.assignment import GapRuns, Gaps, law_breach, to_runs
-from shardwriter.dataset.index import dali_index
-from shardwriter.dataset.manifest import Manifest, SealedShard
-from shardwriter.dataset.naming import (
+from shardwriter.dataset import (
     DALI_INDEX_SUFFIX,
+    GapRuns,
+    Gaps,
+    Manifest,
     Output,
+    SealedShard,
+    Split,
+    dali_index,
+    law_breach,
     ledger_file,
     lost_file,
     tfds_split_of,
+    to_runs,
 )
-from shardwriter.dataset.splits import Split
 from shardwriter.errors import (
     LawViolation,
     ManifestError,
@@ -38,35 +42,47 @@ from shardwriter.errors import (
     StorageError,
     WireError,
 )
-from shardwriter.formats import canonical
-from shardwriter.formats.compression import Packing
-from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.example import decode_example
-from shardwriter.formats.example_wire import Values
-from shardwriter.formats.sequence_example import (
+from shardwriter.formats import (
+    Defect,
+    Packing,
+    Values,
+    canonical,
     context_part,
+    decode_example,
     decode_sequence_example,
+    extend_crc32c,
     keyed,
     list_part,
+    read_records,
 )
-from shardwriter.formats.tfrecord_reader import Defect, read_records
 from shardwriter.inspect.repair_report import Action, Lost, RepairReport, lost_of, result_of
 from shardwriter.inspect.survey import Known, Salvage, ShardSurvey
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.labels import LabelCounts
-from shardwriter.sources.source import Source
-from shardwriter.storage.local import storage_errors
-from shardwriter.writing.engine import Engine, Notify, Progress
-from shardwriter.writing.index_files import shard_rows
-from shardwriter.writing.job import Job
-from shardwriter.writing.open_shards import GrowingShards
-from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.plan import check
-from shardwriter.writing.publication import begin, check_names, publish, write_index
-from shardwriter.writing.resume import check_stable, machine_facts, what_differs
-from shardwriter.writing.resume_state import Kept
-from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.selection import Selection, key_costs, key_notes
+from shardwriter.schema import FeatureType, LabelCounts
+from shardwriter.sources import Source
+from shardwriter.storage import storage_errors
+from shardwriter.writing import (
+    DatasetOptions,
+    Engine,
+    GrowingShards,
+    Job,
+    Kept,
+    Notify,
+    Progress,
+    RunDirectory,
+    RunOptions,
+    Selection,
+    begin,
+    check,
+    check_names,
+    check_stable,
+    key_costs,
+    key_notes,
+    machine_facts,
+    publish,
+    shard_rows,
+    what_differs,
+    write_index,
+)
 
 # Bringing shards into a run directory: copied as they are, or made of their good records.
 

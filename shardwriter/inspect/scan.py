@@ -11,17 +11,29 @@ from typing import Final, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.naming import is_url
+from shardwriter.dataset import is_url
 from shardwriter.errors import ManifestError, OptionError, StorageError, WireError
-from shardwriter.formats.compressed_writer import HAZARD_BYTES
-from shardwriter.formats.compression import Compression, OpenStream
-from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.example_columns import SingleBlobs, decode_plain_parts, put_rows, to_column
-from shardwriter.formats.example_wire import Values, decode_example
-from shardwriter.formats.record_kinds import payload_kind
-from shardwriter.formats.sequence_example import decode_sequence_example
-from shardwriter.formats.tfrecord import FRAME_BYTES, HEADER_BYTES
-from shardwriter.formats.tfrecord_reader import BREAKS, READ_BYTES, Check, Cursor, Defect
+from shardwriter.formats import (
+    BREAKS,
+    FRAME_BYTES,
+    HAZARD_BYTES,
+    HEADER_BYTES,
+    READ_BYTES,
+    Check,
+    Compression,
+    Cursor,
+    Defect,
+    OpenStream,
+    SingleBlobs,
+    Values,
+    decode_example,
+    decode_plain_parts,
+    decode_sequence_example,
+    extend_crc32c,
+    put_rows,
+    record_kind,
+    to_column,
+)
 from shardwriter.inspect.feature_stats import FeatureStats
 from shardwriter.inspect.file_names import misnamed
 from shardwriter.inspect.frames import (
@@ -33,10 +45,9 @@ from shardwriter.inspect.frames import (
     prove_buffered,
 )
 from shardwriter.inspect.label_scan import MAX_SEQUENCE, LabelScan
-from shardwriter.sources.shard_sets import ShardSet
-from shardwriter.storage.inputs import inputs_for, open_stream
-from shardwriter.storage.local import storage_errors
-from shardwriter.writing.index_files import open_index
+from shardwriter.sources import ShardSet
+from shardwriter.storage import inputs_for, open_stream, storage_errors
+from shardwriter.writing import open_index
 
 # The way of a file's records to those who look at them: in batches, or as a sample.
 
@@ -97,9 +108,9 @@ class PayloadFeed:
             self.add(next_index, [])
 
     def _sample(self, payloads: list[bytes]) -> None:
-        from shardwriter.formats.record_kinds import payload_kind
+        from shardwriter.formats import record_kind
 
-        self.kinds.update(map(payload_kind, payloads))
+        self.kinds.update(map(record_kind, payloads))
         self._sampled_bytes += sum(map(len, payloads))
         num_sampled = sum(self.kinds.values())
         self.wanted = num_sampled < SAMPLED_RECORDS and self._sampled_bytes < SAMPLED_BYTES
@@ -184,7 +195,7 @@ class PayloadStats:
         rows: dict[int, dict[str, Values | None]] = {}
         lists = []
         for row in odd:
-            kind = payload_kind(payloads[row])
+            kind = record_kind(payloads[row])
             self.kinds[kind] += 1
             try:
                 if kind == "Example":

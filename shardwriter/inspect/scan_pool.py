@@ -22,18 +22,17 @@ from pathlib import Path
 from typing import Final
 
 from shardwriter.errors import RunError, WorkerDied
-from shardwriter.formats.compression import SUFFIXES
+from shardwriter.formats import SUFFIXES
 from shardwriter.inspect.scan import DEFAULT_SCAN, FileScan, ScanOptions, scan_file
-from shardwriter.storage.inputs import inputs_for
-from shardwriter.storage.local import storage_errors
-from shardwriter.writing.choose_engine import usable_cores
-from shardwriter.writing.messages import (
+from shardwriter.storage import inputs_for, storage_errors
+from shardwriter.writing import (
     Channel,
     Mailbox,
     above_standard,
     how_ended,
     pack_failure,
     unpack_failure,
+    usable_cores,
 )
 
 # A process of :mod:`~shardwriter.inspect.scan_pool`: it scans the files it is sent.

@@ -19,25 +19,23 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.index import MAGIC, Index
-from shardwriter.dataset.naming import (
+from shardwriter.dataset import (
     DALI_INDEX_SUFFIX,
     FEATURES_FILE,
     INFO_FILE,
+    MAGIC,
     TFRECORD_PARTS,
+    Index,
     ShardPattern,
     is_url,
     parse_shard_file,
 )
 from shardwriter.errors import ManifestError
-from shardwriter.formats import json_shape
-from shardwriter.formats.compression import Compression
-from shardwriter.formats.tfrecord import FRAME_BYTES, HEADER_BYTES
+from shardwriter.formats import FRAME_BYTES, HEADER_BYTES, Compression, json_shape
 from shardwriter.inspect.findings import Finding
-from shardwriter.sources.shard_sets import Folder, ShardSet, says_records
-from shardwriter.storage.inputs import absolute, inputs_for, split
-from shardwriter.storage.local import storage_errors
-from shardwriter.writing.tfds import InfoShape, SplitShape
+from shardwriter.sources import Folder, ShardSet, says_records
+from shardwriter.storage import absolute, inputs_for, split, storage_errors
+from shardwriter.writing import InfoShape, SplitShape
 
 # Where frames end, as files beside a shard tell it: our index, and the text files of others.
 #

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.rank_partition import auto_num_shards, good_num_shards
+from shardwriter.dataset import auto_num_shards, good_num_shards
 from shardwriter.errors import OptionError
 from shardwriter.inspect.split_policies import (
     MAX_LISTED,

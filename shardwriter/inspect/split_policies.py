@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.rank_partition import Share, Uneven
+from shardwriter.dataset import Share, Uneven
 from shardwriter.errors import OptionError, UnequalSteps
 
 # What a training job looks like, as far as it decides who reads what.

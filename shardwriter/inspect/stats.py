@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from shardwriter.dataset.option_types import Positive, check_value
-from shardwriter.formats.tfrecord_reader import Check
+from shardwriter.dataset import Positive, check_value
+from shardwriter.formats import Check
 from shardwriter.inspect.document import SCHEMA, Report, SetReport
 from shardwriter.inspect.file_names import numbered_together
 from shardwriter.inspect.findings import Finding
 from shardwriter.inspect.scan import ScanOptions
 from shardwriter.inspect.scan_pool import scan_files
 from shardwriter.inspect.split_policies import PlanOptions
-from shardwriter.sources.shard_sets import ShardSet, find_shard_sets
-from shardwriter.storage.inputs import inputs_for
-from shardwriter.storage.local import storage_errors
-from shardwriter.writing.progress_bar import Reading, reading_progress
+from shardwriter.sources import ShardSet, find_shard_sets
+from shardwriter.storage import inputs_for, storage_errors
+from shardwriter.writing import Reading, reading_progress
 
 __all__ = ["SCHEMA", "Finding", "Report", "SetReport", "stats"]
 

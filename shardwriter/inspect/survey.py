@@ -22,26 +22,45 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.assignment import law_breach
-from shardwriter.dataset.index import Index, columns
-from shardwriter.dataset.manifest import Manifest, SealedShard
-from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, ShardPattern, is_url
+from shardwriter.dataset import (
+    DALI_INDEX_SUFFIX,
+    Index,
+    Manifest,
+    SealedShard,
+    ShardPattern,
+    columns,
+    is_url,
+    law_breach,
+)
 from shardwriter.errors import CorruptFile, ManifestError, OptionError, StorageError
-from shardwriter.formats.compressed_writer import (
+from shardwriter.formats import (
     EMPTY_DEFLATE,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    RAW_WBITS,
     ZLIB_HEAD,
     ZLIB_TAIL_BYTES,
+    Compression,
+    Defect,
+    InflateStream,
+    OpenStream,
     block_at,
+    extend_crc32c,
+    frame,
+    masked_crc32c,
+    read_frames,
+    read_records,
+    sniff,
 )
-from shardwriter.formats.compression import RAW_WBITS, Compression, InflateStream, OpenStream, sniff
-from shardwriter.formats.crc32c import extend_crc32c, masked_crc32c
-from shardwriter.formats.tfrecord import FRAME_BYTES, HEADER_BYTES, frame
-from shardwriter.formats.tfrecord_reader import Defect, read_frames, read_records
 from shardwriter.inspect.frames import good_records
-from shardwriter.sources.shard_sets import MANIFEST_SUFFIX, Folder, ShardSet, find_one
-from shardwriter.storage.inputs import open_stream
-from shardwriter.storage.local import storage_errors
-from shardwriter.writing.index_files import open_index
+from shardwriter.sources import (
+    MANIFEST_SUFFIX,
+    Folder,
+    ShardSet,
+    find_one,
+)
+from shardwriter.storage import open_stream, storage_errors
+from shardwriter.writing import open_index
 
 # What is known of a damaged dataset: its files, its manifest, its index, and where records go.
 #

@@ -8,18 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.assignment import GapRuns
-from shardwriter.dataset.index import Index
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import is_url
+from shardwriter.dataset import GapRuns, Index, Manifest, is_url
 from shardwriter.errors import CorruptFile, ManifestError, StorageError
 from shardwriter.inspect.document import SetReport
 from shardwriter.inspect.findings import Finding
 from shardwriter.inspect.scan import FileScan, index_sums
 from shardwriter.inspect.stats import Report, stats
-from shardwriter.sources.shard_sets import find_one, required_manifest
-from shardwriter.writing.index_files import open_index, read_rows
-from shardwriter.writing.progress_bar import Reading, reading_progress
+from shardwriter.sources import find_one, required_manifest
+from shardwriter.writing import Reading, open_index, read_rows, reading_progress
 
 
 def verify(path: str | os.PathLike[str], *, progress: Reading | bool | None = None) -> Report:

@@ -13,17 +13,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.permutation import Permutation
-from shardwriter.dataset.rank_partition import Share, Uneven, split_share
-from shardwriter.dataset.record_locations import Places
+from shardwriter.dataset import Manifest, Permutation, Places, Share, Uneven, split_share
 from shardwriter.errors import DataError, OptionError, ShardwriterError, WireError
-from shardwriter.formats.example_wire import payload_kind
-from shardwriter.formats.text import html_table
-from shardwriter.schema.decode import Restorer, SequenceRestorer
-from shardwriter.schema.feature_types import type_text
-from shardwriter.schema.schema import FeatureSummary
-from shardwriter.sources.shard_records import LARGE_BYTES, RecordReader
+from shardwriter.formats import html_table, payload_kind
+from shardwriter.schema import FeatureSummary, Restorer, SequenceRestorer, type_text
+from shardwriter.sources import LARGE_BYTES, RecordReader
 
 # What all views of an open dataset share: its records by their numbers, read and decoded.
 
@@ -227,7 +221,7 @@ class Core:
     def undecodable(self, error: ShardwriterError, record: int, payload: bytes) -> None:
         """Complete an error: which record it is, and what it looks like if it is no Example."""
         if isinstance(error, WireError):
-            from shardwriter.formats.record_kinds import looks_like
+            from shardwriter.formats import looks_like
 
             what = looks_like(payload)
             error.message = (

@@ -14,8 +14,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.permutation import Permutation
-from shardwriter.dataset.rank_partition import Share, Token, Uneven, split_share
+from shardwriter.dataset import (
+    Permutation,
+    Share,
+    Token,
+    Uneven,
+    split_share,
+)
 from shardwriter.errors import OptionError, RunChanged
 
 # Which rank this process is, found when it is asked for and without importing a framework.

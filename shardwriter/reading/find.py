@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import OptionError, WireError
-from shardwriter.formats.example import decode_example
-from shardwriter.formats.example_columns import decode_columns
-from shardwriter.formats.feature_values import dtype_named
+from shardwriter.formats import decode_columns, decode_example, dtype_named
 from shardwriter.reading.dataset import Dataset
 from shardwriter.reading.opening import open_dataset
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema import FeatureType
 
 _BLOCK_RECORDS: Final = 1024
 _BLOCK_BYTES: Final = 1 << 20

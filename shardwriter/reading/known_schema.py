@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from shardwriter.errors import OptionError, ShardwriterError, SourceError
-from shardwriter.formats.example import UNSET
-from shardwriter.formats.example_wire import Values, decode_example, payload_kind
-from shardwriter.formats.media import image_format
+from shardwriter.formats import UNSET, Values, decode_example, image_format, payload_kind
 from shardwriter.reading.dataset import Dataset
 from shardwriter.reading.opening import open_dataset
-from shardwriter.schema.schema import FeatureSummary, Schema
-from shardwriter.sources.shard_sets import find_one
+from shardwriter.schema import FeatureSummary, Schema
+from shardwriter.sources import find_one
 
 LOOKED_AT: Final = 1000  # records of a set without a schema
 

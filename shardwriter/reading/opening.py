@@ -10,23 +10,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.assignment import law_breach
-from shardwriter.dataset.index import Index
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import is_url
-from shardwriter.dataset.option_types import check_value
-from shardwriter.dataset.record_locations import InTurnPlaces, LawPlaces, Places
+from shardwriter.dataset import (
+    Index,
+    InTurnPlaces,
+    LawPlaces,
+    Manifest,
+    Places,
+    check_value,
+    is_url,
+    law_breach,
+)
 from shardwriter.errors import CorruptFile, ManifestError, SourceError, StorageError
-from shardwriter.formats.compressed_writer import ZLIB_TAIL_BYTES
-from shardwriter.formats.compression import Compression
-from shardwriter.formats.tfrecord import FRAME_BYTES, frame_header
+from shardwriter.formats import FRAME_BYTES, ZLIB_TAIL_BYTES, Compression, frame_header
 from shardwriter.reading.dataset import Core, Dataset
-from shardwriter.sources.shard_records import MOST_KEPT_BYTES, RecordReader, hop_frames
-from shardwriter.sources.shard_sets import ShardSet, find_one
-from shardwriter.storage.inputs import inputs_for
-from shardwriter.storage.local import storage_errors
-from shardwriter.storage.open_files import FilePool, FileState, max_open_files
-from shardwriter.writing.index_files import open_index, read_rows, shard_compression
+from shardwriter.sources import MOST_KEPT_BYTES, RecordReader, ShardSet, find_one, hop_frames
+from shardwriter.storage import FilePool, FileState, inputs_for, max_open_files, storage_errors
+from shardwriter.writing import open_index, read_rows, shard_compression
 
 _MOST_DEFLATED: Final = 1032  # times
 _LONG_S: Final = 2.0  # to open a dataset, so that it is worth telling

@@ -14,15 +14,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from shardwriter.errors import OptionError, ShardwriterError
-from shardwriter.formats.example import decode_example
-from shardwriter.formats.media import encode_png, image_format
-from shardwriter.formats.text import plural
-from shardwriter.formats.tfrecord_reader import read_frames
+from shardwriter.formats import decode_example, encode_png, image_format, plural, read_frames
 from shardwriter.reading.loader_code.facts import MASK_WORDS
-from shardwriter.schema.feature_types import shape_feature
-from shardwriter.sources.shard_sets import ShardSet, find_shard_sets
-from shardwriter.storage.inputs import open_stream
-from shardwriter.storage.local import storage_errors
+from shardwriter.schema import shape_feature
+from shardwriter.sources import ShardSet, find_shard_sets
+from shardwriter.storage import open_stream, storage_errors
 
 # The pictures in records: encoded ones as they are, raw pixels of a known shape as PNG.
 

@@ -17,15 +17,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.assignment import num_shard_items
-from shardwriter.dataset.index import Index
-from shardwriter.dataset.rank_partition import Share, good_num_shards
+from shardwriter.dataset import Index, Share, good_num_shards, num_shard_items
 from shardwriter.errors import OptionError
-from shardwriter.formats.compression import Compression
+from shardwriter.formats import Compression
 from shardwriter.reading.dataset import Dataset
 from shardwriter.reading.opening import open_dataset
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.storage.inputs import absolute
+from shardwriter.schema import FeatureType
+from shardwriter.storage import absolute
 
 
 @dataclass(frozen=True)

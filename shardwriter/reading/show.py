@@ -13,21 +13,20 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardwriter.dataset.index import Index
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.record_locations import LawPlaces
+from shardwriter.dataset import Index, LawPlaces, Manifest
 from shardwriter.errors import CorruptFile, FeatureError, ManifestError, StorageError, WireError
-from shardwriter.formats.example import decode_example, payload_kind
-from shardwriter.formats.sequence_example import decode_sequence_example
-from shardwriter.formats.tfrecord import FRAME_BYTES
-from shardwriter.formats.tfrecord_reader import ByteStream, read_frames
-from shardwriter.schema.decode import RestoredFeature
-from shardwriter.sources.shard_records import RecordReader
-from shardwriter.sources.shard_sets import ShardSet, find_one
-from shardwriter.storage.inputs import inputs_for, open_stream
-from shardwriter.storage.local import storage_errors
-from shardwriter.storage.open_files import FilePool, FileState
-from shardwriter.writing.index_files import open_index
+from shardwriter.formats import (
+    FRAME_BYTES,
+    ByteStream,
+    decode_example,
+    decode_sequence_example,
+    payload_kind,
+    read_frames,
+)
+from shardwriter.schema import RestoredFeature
+from shardwriter.sources import RecordReader, ShardSet, find_one
+from shardwriter.storage import FilePool, FileState, inputs_for, open_stream, storage_errors
+from shardwriter.writing import open_index
 
 _MAX_OPEN: Final = 512
 _READ_BYTES: Final = 1 << 16  # of each open shard

@@ -12,10 +12,9 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any, Final
 
-from shardwriter.dataset.naming import parse_shard_file
-from shardwriter.formats.media import read_header
-from shardwriter.formats.text import clean
-from shardwriter.reading.pictures import Sample
+from shardwriter.dataset import parse_shard_file
+from shardwriter.formats import clean, read_header
+from shardwriter.reading import Sample
 from shardwriter.report.render import bytes_text, number_text, plural, share_text
 from shardwriter.report.tables import (
     aftermath,
@@ -30,8 +29,7 @@ from shardwriter.report.tables import (
     shard_name,
     top_text,
 )
-from shardwriter.storage.local import storage_errors
-from shardwriter.storage.protocol import storage_for
+from shardwriter.storage import storage_errors, storage_for
 
 # The geometry of the page's charts: numbers in, paths and rectangles out.
 #

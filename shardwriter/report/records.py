@@ -8,12 +8,10 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.formats.sequence_example import feature_spelling, list_spelling
-from shardwriter.formats.text import clean
-from shardwriter.reading.known_schema import KnownSchema
-from shardwriter.reading.show import ShownRecord
+from shardwriter.formats import clean, feature_spelling, list_spelling
+from shardwriter.reading import KnownSchema, ShownRecord
 from shardwriter.report.render import bytes_text, make_console, max_cells, plural, shorten
-from shardwriter.schema.schema import FeatureSummary
+from shardwriter.schema import FeatureSummary
 
 # The features of a dataset as a table for people.
 
@@ -134,7 +132,7 @@ def _value_text(value: Any) -> tuple[str, str]:
 
 
 def _bytes_value(value: bytes) -> str:
-    from shardwriter.formats.media import image_format
+    from shardwriter.formats import image_format
 
     found = image_format(value[:16])
     if found is not None:

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.formats.text import bytes_text as bytes_text
-from shardwriter.formats.text import clean
-from shardwriter.formats.text import plural as plural
-from shardwriter.formats.text import rate_text as rate_text
-from shardwriter.formats.text import shares_text as shares_text
+from shardwriter.formats import bytes_text as bytes_text
+from shardwriter.formats import clean
+from shardwriter.formats import plural as plural
+from shardwriter.formats import rate_text as rate_text
+from shardwriter.formats import shares_text as shares_text
 
 _PIPE_CELLS: Final = 1_000_000  # wider than any line
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.formats.text import clean
-from shardwriter.inspect.split_policies import LIKELY
+from shardwriter.formats import clean
+from shardwriter.inspect import LIKELY
 from shardwriter.report.render import (
     bytes_text,
     make_console,

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.formats.text import clean
-from shardwriter.inspect.label_mix import initial_dist_text
+from shardwriter.formats import clean
+from shardwriter.inspect import initial_dist_text
 from shardwriter.report.render import bytes_text, make_console, plural
 from shardwriter.report.tables import (
     aftermath,

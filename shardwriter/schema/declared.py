@@ -21,14 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import FeatureError, OptionError, ShardwriterError, reason
-from shardwriter.formats import canonical, json_shape
-from shardwriter.formats.example import UNSET
-from shardwriter.formats.feature_values import (
+from shardwriter.formats import (
     BITS,
     EXACT_FLOAT64,
+    UNSET,
     Kind,
     RawArray,
+    canonical,
     dtype_named,
+    json_shape,
     lost_place,
     raw,
 )

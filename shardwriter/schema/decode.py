@@ -17,31 +17,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import FeatureError, ManifestError, ShardwriterError, WireError
-from shardwriter.formats.example_columns import (
-    Part,
-    PlainColumn,
-    SingleBlobs,
-    decode_plain_parts,
-    put_rows,
-    to_columns,
-)
-from shardwriter.formats.example_wire import (
+from shardwriter.formats import (
     KIND_OF_TAG,
+    UNSET,
     Entry,
     EntryFinder,
+    Kind,
+    Part,
+    PlainColumn,
+    SequenceExample,
+    SingleBlobs,
     Values,
     check_packed,
     decode_feature,
     decode_only_example,
     decode_plain_list,
-    payload_kind,
-    unpack,
-)
-from shardwriter.formats.feature_values import UNSET, Kind, dtype_named
-from shardwriter.formats.sequence_example import (
-    SequenceExample,
+    decode_plain_parts,
     decode_sequence_example,
+    dtype_named,
     list_spelling,
+    payload_kind,
+    put_rows,
+    to_columns,
+    unpack,
 )
 from shardwriter.schema.feature_types import FeatureType, Shape, reshaped, shaped_by_others
 from shardwriter.schema.schema import FeatureSummary

@@ -22,9 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import FeatureError, OptionError, SchemaConflict
-from shardwriter.formats.example import UNSET, Kind
-from shardwriter.formats.feature_values import RAW_DTYPES, RawArray
-from shardwriter.formats.media import EncodedImage, image_format
+from shardwriter.formats import RAW_DTYPES, UNSET, EncodedImage, Kind, RawArray, image_format
 
 Encoding = Literal["list", "raw", "image"]
 Shape = tuple[int | None, ...]

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from shardwriter.errors import ManifestError
-from shardwriter.formats.feature_values import RawArray
+from shardwriter.formats import RawArray
 
 MAX_CELLS: Final = 1_000_000  # shards x labels that are counted per shard
 MAX_LABELS: Final = 100_000  # a feature with more values is no label

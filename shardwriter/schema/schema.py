@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from shardwriter.errors import SchemaConflict, ShardwriterError
-from shardwriter.formats.example import UNSET, Kind
-from shardwriter.formats.media import image_format
-from shardwriter.formats.sequence_example import (
+from shardwriter.formats import (
+    UNSET,
+    Kind,
     context_part,
+    image_format,
     is_of_sequences,
     keyed,
     list_part,

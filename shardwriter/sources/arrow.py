@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import MissingExtra, SourceError
-from shardwriter.formats import json_shape
-from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.example import UNSET, Kind
-from shardwriter.formats.example_columns import Column
-from shardwriter.schema.feature_types import FeatureType, Shape, float_dtype, type_text
+from shardwriter.formats import UNSET, Column, Kind, extend_crc32c, json_shape
+from shardwriter.schema import (
+    FeatureType,
+    Shape,
+    float_dtype,
+    type_text,
+)
 from shardwriter.sources.cells import EXACT_WHOLE
 from shardwriter.sources.positions import InputFile
 from shardwriter.sources.tables import TableOptions

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import DataWarning, SourceError
-from shardwriter.formats.example_columns import Column
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.formats import Column
+from shardwriter.schema import FeatureType
 from shardwriter.sources.tables import NA_VALUES
 
 INT64_MAX: Final = 2**63 - 1

@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from shardwriter.dataset.naming import is_url, path_below
+from shardwriter.dataset import is_url, path_below
 from shardwriter.errors import SourceError
 from shardwriter.sources.detection import (
     AREA,
@@ -43,7 +43,7 @@ from shardwriter.sources.detection import (
     checked_size,
     checked_text,
 )
-from shardwriter.storage.inputs import inputs_for, split
+from shardwriter.storage import inputs_for, split
 
 # Where COCO's files lie: annotations in a folder, and images beside annotations.
 

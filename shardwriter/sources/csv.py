@@ -23,11 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import DataWarning, SourceError
-from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.example import UNSET
-from shardwriter.formats.example_columns import Column
-from shardwriter.formats.text import plural
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.formats import UNSET, Column, extend_crc32c, plural
+from shardwriter.schema import FeatureType
 from shardwriter.sources.cells import CONVERT, TYPES, ColumnTyping, is_number
 from shardwriter.sources.positions import (
     BOM,

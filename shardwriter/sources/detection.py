@@ -21,11 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.errors import SourceError
-from shardwriter.formats.example import UNSET
-from shardwriter.formats.media import EXTENSIONS, read_header
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.formats import EXTENSIONS, UNSET, read_header
+from shardwriter.schema import FeatureType
 from shardwriter.sources.input_files import ListedFile, read_file
-from shardwriter.storage.inputs import Entry, absolute, inputs_for
+from shardwriter.storage import Entry, absolute, inputs_for
 
 # What is annotated in pixels of an image, when the image gets another size.
 #

@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from shardwriter.dataset.naming import TFRECORD_PARTS, is_url, parse_shard_file
+from shardwriter.dataset import TFRECORD_PARTS, is_url, parse_shard_file
 from shardwriter.errors import CorruptFile, ManifestError, OptionError, SourceError
-from shardwriter.formats.compression import OpenStream
-from shardwriter.formats.media import image_format
-from shardwriter.formats.tfrecord import frame_header
-from shardwriter.schema.declared import column_types
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.formats import OpenStream, frame_header, image_format
+from shardwriter.schema import FeatureType, column_types
 from shardwriter.sources import audio as audio_source
 from shardwriter.sources import coco as coco_source
 from shardwriter.sources import csv as csv_source
@@ -49,7 +46,7 @@ from shardwriter.sources.shard_sets import find_shard_sets
 from shardwriter.sources.source import Source
 from shardwriter.sources.tables import TableOptions
 from shardwriter.sources.webdataset import PACKED
-from shardwriter.storage.inputs import Entry, inputs_for, open_stream
+from shardwriter.storage import Entry, inputs_for, open_stream
 
 # Telling the format of a source by looking at what is there.
 

@@ -24,19 +24,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.naming import is_url, path_below
+from shardwriter.dataset import is_url, path_below
 from shardwriter.errors import SourceError
-from shardwriter.formats import json_shape
-from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.json_shape import Shape
-from shardwriter.formats.text import clean
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.formats import Shape, clean, extend_crc32c, json_shape
+from shardwriter.schema import FeatureType
 from shardwriter.sources.arrow import ArrowRows, Piece
 from shardwriter.sources.parquet import ParquetTable
 from shardwriter.sources.positions import OffsetTable
 from shardwriter.sources.tables import TableOptions
-from shardwriter.storage.inputs import inputs_for
-from shardwriter.storage.open_files import Scratch
+from shardwriter.storage import Scratch, inputs_for
 
 # Sending a table of ``datasets`` to another process.
 #

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwriter.errors import SourceError
-from shardwriter.formats.media import EXTENSIONS, ImageHeader, read_header
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.formats import EXTENSIONS, ImageHeader, read_header
+from shardwriter.schema import FeatureType
 from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, has_files
 from shardwriter.sources.input_files import ListedFile, damaged_file, read_file
-from shardwriter.storage.inputs import Inputs
+from shardwriter.storage import Inputs
 
 # What an image is in a record: its bytes as they are, and what its header says.
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.formats.media import EXTENSIONS
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.formats import EXTENSIONS
+from shardwriter.schema import FeatureType
 from shardwriter.sources.image_folder import IMAGE_PLAN, image_features, read_image
 from shardwriter.sources.input_files import (
     LOOK_FILES,
@@ -34,7 +34,13 @@ from shardwriter.sources.input_files import (
     tree_of,
     walk,
 )
-from shardwriter.storage.inputs import Entry, Tree, absolute, inputs_for, printable
+from shardwriter.storage import (
+    Entry,
+    Tree,
+    absolute,
+    inputs_for,
+    printable,
+)
 
 # Where images and their masks lie: two folders, or one that holds both.
 #

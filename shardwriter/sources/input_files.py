@@ -18,7 +18,14 @@ from hashlib import sha256
 from typing import Final, NamedTuple
 
 from shardwriter.errors import OptionError, SourceChanged, SourceError
-from shardwriter.storage.inputs import Entry, InputChanged, Inputs, Tree, inputs_for, printable
+from shardwriter.storage import (
+    Entry,
+    InputChanged,
+    Inputs,
+    Tree,
+    inputs_for,
+    printable,
+)
 
 # Files of a kind in folders: listing them, and reading one as it was when it was listed.
 

@@ -18,12 +18,17 @@ from typing import Any, Final
 import numpy as np
 
 from shardwriter.errors import DataWarning, SourceError
-from shardwriter.formats.canonical import RepeatedKey, unique_keys
-from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.example import UNSET, Kind
-from shardwriter.formats.example_columns import Column
-from shardwriter.formats.json_shape import MAX_DEPTH, nests_deeper
-from shardwriter.schema.feature_types import FeatureType, Shape
+from shardwriter.formats import (
+    MAX_DEPTH,
+    UNSET,
+    Column,
+    Kind,
+    RepeatedKey,
+    extend_crc32c,
+    nests_deeper,
+    unique_keys,
+)
+from shardwriter.schema import FeatureType, Shape
 from shardwriter.sources.cells import (
     EXACT_WHOLE,
     FLOAT32_MAX,

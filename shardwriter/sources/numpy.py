@@ -25,15 +25,13 @@ from typing import IO, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.indices import ItemIndices, item_indices
+from shardwriter.dataset import ItemIndices, item_indices
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.example_columns import Column
-from shardwriter.schema.feature_types import FeatureType, float_dtype
+from shardwriter.formats import Column, extend_crc32c
+from shardwriter.schema import FeatureType, float_dtype
 from shardwriter.sources.arrow import own_value
 from shardwriter.sources.positions import InputFile, OpenFiles, file_changed
-from shardwriter.storage.inputs import inputs_for
-from shardwriter.storage.open_files import Scratch
+from shardwriter.storage import Scratch, inputs_for
 
 # Arrays in ``.npy`` and ``.npz`` files, read by rows: entries of their first axis.
 #

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from shardwriter.errors import SourceError
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema import FeatureType
 from shardwriter.sources.arrow import (
     ArrowFile,
     ArrowRows,

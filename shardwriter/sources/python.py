@@ -32,7 +32,7 @@ from shardwriter.errors import (
     SourceError,
     reason,
 )
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema import FeatureType
 from shardwriter.sources import huggingface
 from shardwriter.sources.callables import describe_callable, describe_module
 from shardwriter.sources.queue import ItemQueue, QueueItems, is_queue

@@ -21,25 +21,27 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from shardwriter.dataset.index import Index, Place
+from shardwriter.dataset import Index, Place
 from shardwriter.errors import CorruptFile
-from shardwriter.formats.compressed_writer import EMPTY_DEFLATE
-from shardwriter.formats.compression import DEFLATE_ERROR, RAW_WBITS, Compression, InflateStream
-from shardwriter.formats.tfrecord import (
+from shardwriter.formats import (
+    DEFLATE_ERROR,
+    EMPTY_DEFLATE,
     FOOTER_BYTES,
     FRAME_BYTES,
     HEADER_BYTES,
     HEADER_CACHE_SIZE,
     MAX_PAYLOAD_BYTES,
+    RAW_WBITS,
+    ByteStream,
+    Compression,
+    InflateStream,
     cut_frame,
     cut_frames,
     frame_header,
     is_frame,
+    read_frames,
 )
-from shardwriter.formats.tfrecord_reader import ByteStream, read_frames
-from shardwriter.storage.inputs import OpenInput, inputs_for
-from shardwriter.storage.local import storage_errors
-from shardwriter.storage.open_files import FilePool
+from shardwriter.storage import FilePool, OpenInput, inputs_for, storage_errors
 
 # Members and blocks of compressed shards, inflated: what a record is read out of.
 #

@@ -9,24 +9,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from shardwriter.dataset.assignment import MOST_GAPS
-from shardwriter.dataset.manifest import Manifest, parse_manifest
-from shardwriter.dataset.naming import (
+from shardwriter.dataset import (
     DALI_INDEX_SUFFIX,
     MAX_SHARDS,
+    MOST_GAPS,
     TFRECORD_PARTS,
+    Manifest,
     ShardPattern,
     dataset_name,
     is_url,
     manifest_file,
+    parse_manifest,
     parse_shard_file,
     partial_dir,
 )
 from shardwriter.errors import ManifestError, OptionError, RunError, SourceError
-from shardwriter.formats.compression import SUFFIXES
-from shardwriter.storage.inputs import absolute, inputs_for, split
-from shardwriter.storage.local import storage_errors
-from shardwriter.storage.lock import lock_owner
+from shardwriter.formats import SUFFIXES
+from shardwriter.storage import absolute, inputs_for, lock_owner, split, storage_errors
 
 MANIFEST_SUFFIX: Final = ".manifest.json"
 _PARTS: Final = TFRECORD_PARTS | {"tfevents"}

@@ -13,10 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.formats.example_columns import Column
-from shardwriter.formats.tfrecord import FrameBlock
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.schema import FeatureSummary
+from shardwriter.formats import Column, FrameBlock
+from shardwriter.schema import FeatureSummary, FeatureType
 
 __all__ = [
     "ClassSource",

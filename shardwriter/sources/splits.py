@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from shardwriter.dataset.splits import Split, check_split_name
+from shardwriter.dataset import Split, check_split_name
 from shardwriter.errors import CallableError, OptionError, ShardwriterError, SourceError, reason
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.schema import FeatureType
 from shardwriter.sources import coco as coco_source
 from shardwriter.sources import huggingface as huggingface_source
 from shardwriter.sources import image_mask as image_mask_source
@@ -41,8 +41,8 @@ from shardwriter.sources.python import PythonSource
 from shardwriter.sources.shard_sets import find_shard_sets
 from shardwriter.sources.source import ClassSource, Source
 from shardwriter.sources.tables import TableOptions
-from shardwriter.storage.inputs import inputs_for
-from shardwriter.storage.inputs import split as split_path
+from shardwriter.storage import inputs_for
+from shardwriter.storage import split as split_path
 
 # What folders and files of splits are called.
 

@@ -21,42 +21,43 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.assignment import to_runs
-from shardwriter.dataset.index import Index
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import is_url, parse_shard_file
-from shardwriter.dataset.record_locations import LawPlaces
+from shardwriter.dataset import Index, LawPlaces, Manifest, is_url, parse_shard_file, to_runs
 from shardwriter.errors import CorruptFile, ManifestError, SourceError
-from shardwriter.formats.compression import OpenStream
-from shardwriter.formats.crc32c import extend_crc32c, masked_crc32c
-from shardwriter.formats.example import UNSET, decode_example, payload_kind
-from shardwriter.formats.sequence_example import SequenceExample, decode_sequence_example
-from shardwriter.formats.tfrecord import (
+from shardwriter.formats import (
     FOOTER_BYTES,
     FRAME_BYTES,
     HEADER_BYTES,
     MAX_PAYLOAD_BYTES,
+    UNSET,
     FrameBlock,
+    OpenStream,
+    SequenceExample,
     cut_frames,
+    decode_example,
+    decode_sequence_example,
+    extend_crc32c,
     frame_header,
     is_proven_frame,
+    masked_crc32c,
+    payload_kind,
+    read_frames,
 )
-from shardwriter.formats.tfrecord_reader import read_frames
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.schema import FeatureSummary, learnt_from_json
+from shardwriter.schema import FeatureSummary, FeatureType, learnt_from_json
 from shardwriter.sources.input_files import braced
 from shardwriter.sources.positions import InputFile, OffsetTable, OpenFiles, file_changed
 from shardwriter.sources.shard_sets import ShardSet, find_shard_sets
-from shardwriter.storage.inputs import (
+from shardwriter.storage import (
+    FilePool,
+    FileState,
     absolute,
     common_folder,
     inputs_for,
+    max_source_files,
     open_stream,
     real,
     relative,
     split,
 )
-from shardwriter.storage.open_files import FilePool, FileState, max_source_files
 
 # One plain TFRecord file, read by position: where its records begin, and any of them, proven.
 

@@ -27,22 +27,19 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Protocol
 import numpy as np
 
 from shardwriter.errors import CorruptFile, RecordTooLarge, SourceError
-from shardwriter.formats.compression import OpenStream
-from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.media import EXTENSIONS
-from shardwriter.formats.tfrecord import MAX_PAYLOAD_BYTES
-from shardwriter.schema.feature_types import FeatureType
+from shardwriter.formats import EXTENSIONS, MAX_PAYLOAD_BYTES, OpenStream, extend_crc32c
+from shardwriter.schema import FeatureType
 from shardwriter.sources.positions import InputFile, OffsetTable, OpenFiles, file_changed
-from shardwriter.storage.inputs import (
+from shardwriter.storage import (
     InputChanged,
     absolute,
     common_folder,
     inputs_for,
+    max_open_files,
     open_stream,
     printable,
     relative,
 )
-from shardwriter.storage.open_files import max_open_files
 
 # Members of a tar archive, one header after the other.
 #

@@ -22,7 +22,7 @@ from google.resumable_media import InvalidResponse
 from requests.exceptions import RequestException
 
 from shardwriter.errors import MissingExtra, StorageError
-from shardwriter.formats.crc32c import extend_crc32c
+from shardwriter.formats import extend_crc32c
 from shardwriter.storage.beam import FileSystemStorage, Growing, storage_errors
 
 # Uploads to Google Cloud Storage that end when they are told to, and only then.

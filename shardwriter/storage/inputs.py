@@ -20,9 +20,8 @@ import posixpath
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from shardwriter.dataset.naming import URL, is_url
-from shardwriter.formats import compression
-from shardwriter.formats.compression import OpenStream
+from shardwriter.dataset import URL, is_url
+from shardwriter.formats import OpenStream, compression
 
 
 class InputChanged(OSError):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwriter.errors import OutputBusy, StorageError
-from shardwriter.formats.text import clean
+from shardwriter.formats import clean
 from shardwriter.storage.local import storage_errors
 from shardwriter.storage.open_files import Descriptor
 

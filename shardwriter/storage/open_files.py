@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
-from shardwriter.dataset.naming import is_url
+from shardwriter.dataset import is_url
 from shardwriter.errors import OptionError, SourceChanged, StorageError
 from shardwriter.storage.inputs import InputChanged, OpenInput, Stat, absolute, inputs_for
 from shardwriter.storage.local import storage_errors

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import BinaryIO, Protocol, TypeVar, runtime_checkable
 
-from shardwriter.dataset.naming import URL
+from shardwriter.dataset import URL
 from shardwriter.storage.local import LocalStorage
 
 __all__ = ["ComposingStorage", "GrowingFile", "LocalStorage", "Storage"]

@@ -18,9 +18,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.assignment import to_runs
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import Output, dataset_name, is_url, partial_dir, tfds_split_of
+from shardwriter.dataset import (
+    Manifest,
+    Output,
+    dataset_name,
+    is_url,
+    partial_dir,
+    tfds_split_of,
+    to_runs,
+)
 from shardwriter.errors import (
     DataWarning,
     FeatureError,
@@ -31,36 +37,38 @@ from shardwriter.errors import (
     SourceChanged,
     SourceError,
 )
-from shardwriter.formats import canonical
-from shardwriter.formats.compression import SUFFIXES
-from shardwriter.formats.sequence_example import context_key
-from shardwriter.formats.tfrecord import FrameBlock
-from shardwriter.schema.declared import SchemaLike, declare
-from shardwriter.schema.feature_types import (
+from shardwriter.formats import SUFFIXES, FrameBlock, canonical, context_key
+from shardwriter.schema import (
+    FeatureSummary,
     FeatureType,
+    LabelCounts,
+    Learnt,
+    SchemaLike,
+    as_error,
     check_same_holders,
+    declare,
+    from_manifest,
+    moved,
     shape_features,
     shaped_by_others,
     summary_text,
     type_text,
+    warnings_of,
 )
-from shardwriter.schema.labels import LabelCounts
-from shardwriter.schema.record_stats import Learnt, as_error, from_manifest, moved, warnings_of
-from shardwriter.schema.schema import FeatureSummary
-from shardwriter.sources.callables import describe_callable
-from shardwriter.sources.find import open_source
-from shardwriter.sources.queue import stops_queues
-from shardwriter.sources.shard_sets import find_one
-from shardwriter.sources.source import (
+from shardwriter.sources import (
     ClosingSource,
     HoldingSource,
     RecordSource,
     Source,
+    TableOptions,
+    TFRecordFiles,
     WaitingSource,
+    describe_callable,
+    find_one,
+    open_source,
+    stops_queues,
 )
-from shardwriter.sources.tables import TableOptions
-from shardwriter.sources.tfrecord import TFRecordFiles
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.choose_engine import open_engine
 from shardwriter.writing.encode import apply_map
 from shardwriter.writing.engine import ErrorBudget, Outcome, Progress

@@ -25,25 +25,47 @@ from shardwriter.errors import (
     SourceChanged,
     reason,
 )
-from shardwriter.formats.example import UNSET, encode_example
-from shardwriter.formats.example_columns import Column, encode_columns
-from shardwriter.formats.feature_values import BITS, NOTED, RawArray, Unset, dtype_named, lost_place
-from shardwriter.formats.media import EncodedImage
-from shardwriter.formats.sequence_example import (
+from shardwriter.formats import (
+    BITS,
+    MAX_PAYLOAD_BYTES,
+    NOTED,
+    UNSET,
+    Column,
+    EncodedImage,
+    RawArray,
     SequenceExample,
+    Unset,
+    dtype_named,
+    encode_columns,
+    encode_example,
     encode_sequence_example,
     is_of_sequences,
     keyed,
+    lost_place,
     spoken,
 )
-from shardwriter.formats.tfrecord import MAX_PAYLOAD_BYTES
-from shardwriter.schema.declared import Binder, Declared, must_bind
-from shardwriter.schema.feature_types import FeatureType, Steps, shape_features
-from shardwriter.schema.fields import named_parts, own_fields
-from shardwriter.schema.labels import LabelCounts
-from shardwriter.schema.record_stats import DataWarnings, Learnt, types_of
-from shardwriter.schema.schema import Schema
-from shardwriter.sources.source import ColumnSource, FileSource, Item, RecordSource, Source
+from shardwriter.schema import (
+    Binder,
+    DataWarnings,
+    Declared,
+    FeatureType,
+    LabelCounts,
+    Learnt,
+    Schema,
+    Steps,
+    must_bind,
+    named_parts,
+    own_fields,
+    shape_features,
+    types_of,
+)
+from shardwriter.sources import (
+    ColumnSource,
+    FileSource,
+    Item,
+    RecordSource,
+    Source,
+)
 from shardwriter.writing.images import image_editor
 from shardwriter.writing.options import SKIP, DatasetOptions
 from shardwriter.writing.resume_state import Counted

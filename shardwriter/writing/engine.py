@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwriter.dataset.manifest import SealedShard
+from shardwriter.dataset import SealedShard
 from shardwriter.errors import DataWarning, ShardwriterError, TooManyErrors
 from shardwriter.writing.job import Job
 from shardwriter.writing.notices import Notify

@@ -21,11 +21,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
-from shardwriter.dataset.naming import is_url
+from shardwriter.dataset import is_url
 from shardwriter.errors import OptionError, StorageError
-from shardwriter.formats.events import scalars_event, version_event
-from shardwriter.formats.tfrecord import TFRecordWriter
-from shardwriter.storage.local import storage_errors
+from shardwriter.formats import TFRecordWriter, scalars_event, version_event
+from shardwriter.storage import storage_errors
 from shardwriter.writing.engine import Work
 from shardwriter.writing.stages import STAGES
 

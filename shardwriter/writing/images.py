@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from shardwriter.errors import FeatureError, OptionError, ShardwriterError, SourceError
-from shardwriter.formats.media import (
+from shardwriter.formats import (
     EncodedImage,
     ImageHeader,
+    SequenceExample,
     file_bytes,
     read_header,
     require_pillow,
 )
-from shardwriter.formats.sequence_example import SequenceExample
-from shardwriter.schema.fields import own_fields, with_fields
-from shardwriter.sources.detection import OBJECT, scaled_annotations
-from shardwriter.sources.source import RecordSource, Source
+from shardwriter.schema import own_fields, with_fields
+from shardwriter.sources import OBJECT, RecordSource, Source, scaled_annotations
 from shardwriter.writing.options import DEFAULT_QUALITY, DatasetOptions, ImageOptions
 
 if TYPE_CHECKING:

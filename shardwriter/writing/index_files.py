@@ -13,19 +13,27 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.index import KINDS, Index, dali_index, index_chunks, index_head
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, is_url
+from shardwriter.dataset import (
+    DALI_INDEX_SUFFIX,
+    KINDS,
+    Index,
+    Manifest,
+    dali_index,
+    index_chunks,
+    index_head,
+    is_url,
+)
 from shardwriter.errors import ManifestError, OptionError, StorageError
-from shardwriter.formats.compressed_writer import ZLIB_TAIL_BYTES, zlib_blocks
-from shardwriter.formats.compression import Compression
-from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.tfrecord import FRAME_BYTES
-from shardwriter.formats.tfrecord_reader import read_frames
-from shardwriter.sources.shard_sets import ShardSet, find_one
-from shardwriter.storage.inputs import inputs_for, open_stream
-from shardwriter.storage.local import open_plain, storage_errors
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.formats import (
+    FRAME_BYTES,
+    ZLIB_TAIL_BYTES,
+    Compression,
+    extend_crc32c,
+    read_frames,
+    zlib_blocks,
+)
+from shardwriter.sources import ShardSet, find_one
+from shardwriter.storage import LocalStorage, inputs_for, open_plain, open_stream, storage_errors
 from shardwriter.writing.publication import finish_committed, is_committed
 from shardwriter.writing.run_directory import RunDirectory
 

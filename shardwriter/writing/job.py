@@ -16,16 +16,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.naming import Output, ShardPattern
+from shardwriter.dataset import Output, ShardPattern
 from shardwriter.errors import OptionError, RunChanged, ShardwriterError
-from shardwriter.formats import canonical
-from shardwriter.formats.compression import Packing
+from shardwriter.formats import Packing, canonical
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.labels import LabelCounts
-from shardwriter.schema.record_stats import Learnt
-from shardwriter.sources.callables import describe_callable
-from shardwriter.sources.source import FrameSource, Item, RecordSource, Source, ToldSource
+from shardwriter.schema import FeatureType, LabelCounts, Learnt
+from shardwriter.sources import (
+    FrameSource,
+    Item,
+    RecordSource,
+    Source,
+    ToldSource,
+    describe_callable,
+)
 from shardwriter.writing.encode import ItemEncoder, RecordEncoder
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.resume_state import Kept

@@ -13,15 +13,12 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict, TypeVa
 
 from msgspec import Meta
 
-from shardwriter.dataset.assignment import from_runs
-from shardwriter.dataset.manifest import SealedShard
+from shardwriter.dataset import SealedShard, from_runs
 from shardwriter.errors import StorageError
-from shardwriter.formats import canonical, json_shape
+from shardwriter.formats import Count, Written, canonical, json_shape
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.formats.json_shape import Count
-from shardwriter.formats.tfrecord import Written
-from shardwriter.schema.record_stats import Learnt
-from shardwriter.storage.protocol import GrowingFile, Storage
+from shardwriter.schema import Learnt
+from shardwriter.storage import GrowingFile, Storage
 
 # The declared shapes of all JSON in a run directory.
 #

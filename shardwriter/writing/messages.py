@@ -27,7 +27,7 @@ import numpy as np
 
 from shardwriter import errors
 from shardwriter.errors import RunError, ShardwriterError, WorkerDied
-from shardwriter.storage.open_files import Descriptor
+from shardwriter.storage import Descriptor
 
 # The other side of :mod:`shardwriter.writing.messages`: what a worker makes of what it is sent.
 

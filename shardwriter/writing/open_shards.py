@@ -10,18 +10,18 @@ import numpy as np
 from contextlib2 import ExitStack
 from numpy.typing import NDArray
 
-from shardwriter.dataset.index import frame_ends
-from shardwriter.dataset.manifest import SealedShard
-from shardwriter.formats.compressed_writer import CompressedWriter
-from shardwriter.formats.compression import PLAIN, Packing
-from shardwriter.formats.tfrecord import (
+from shardwriter.dataset import SealedShard, frame_ends
+from shardwriter.formats import (
     FRAME_BYTES,
     NOTHING_WRITTEN,
+    PLAIN,
+    CompressedWriter,
     FrameBlock,
+    Packing,
     TFRecordWriter,
     Written,
 )
-from shardwriter.storage.protocol import GrowingFile, Storage
+from shardwriter.storage import GrowingFile, Storage
 from shardwriter.writing.journal import Journal, JournaledFile
 from shardwriter.writing.options import Backend
 from shardwriter.writing.resume_state import Kept
@@ -282,7 +282,7 @@ class GrowingShards:
             path = run.shard_path(number)
             written = NOTHING_WRITTEN if kept is None else kept.written(number)
             if backend == "tensorflow":
-                from shardwriter.storage.tensorflow import TensorFlowRecordWriter
+                from shardwriter.storage import TensorFlowRecordWriter
 
                 open_writer: Callable[[OnFlush], RecordWriter] = partial(
                     TensorFlowRecordWriter, path

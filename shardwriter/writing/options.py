@@ -12,16 +12,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
-from shardwriter.dataset.indices import ItemIndices
-from shardwriter.dataset.naming import TfdsSplit
-from shardwriter.dataset.option_types import Bounds, Count, Positive, Seed, check_fields
-from shardwriter.dataset.splits import Split
+from shardwriter.dataset import (
+    Bounds,
+    Count,
+    ItemIndices,
+    Positive,
+    Seed,
+    Split,
+    TfdsSplit,
+    check_fields,
+)
 from shardwriter.errors import OptionError
-from shardwriter.formats.compression import Compression, Deflate, check_packing
-from shardwriter.formats.text import options_repr
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.fields import check_names
-from shardwriter.sources.tables import TableOptions
+from shardwriter.formats import Compression, Deflate, check_packing, options_repr
+from shardwriter.schema import FeatureType, check_names
+from shardwriter.sources import TableOptions
 
 # What is done to images before they are written: a size, and the quality of JPEGs.
 #

@@ -15,12 +15,11 @@ from typing import Any, Final, Protocol
 
 from contextlib2 import ExitStack
 
-from shardwriter.dataset.manifest import SealedShard
+from shardwriter.dataset import SealedShard
 from shardwriter.errors import DataError, RecordTooLarge, ShardwriterError, StorageError
-from shardwriter.formats.tfrecord import FRAME_BYTES
-from shardwriter.schema.record_stats import Learnt, warnings_of
-from shardwriter.schema.schema import FeatureSummary
-from shardwriter.sources.source import FrameSource, Item
+from shardwriter.formats import FRAME_BYTES
+from shardwriter.schema import FeatureSummary, Learnt, warnings_of
+from shardwriter.sources import FrameSource, Item
 from shardwriter.writing.encode import ItemEncoder, RecordEncoder
 from shardwriter.writing.engine import Outcome, Work
 from shardwriter.writing.job import Job

@@ -9,15 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.dataset.naming import Output, TfdsSplit
-from shardwriter.dataset.rank_partition import auto_num_shards
+from shardwriter.dataset import Output, TfdsSplit, auto_num_shards
 from shardwriter.errors import OptionError
-from shardwriter.formats.compression import Packing
-from shardwriter.formats.sequence_example import feature_spelling, list_spelling
-from shardwriter.formats.tfrecord import FRAME_BYTES
-from shardwriter.schema.schema import FeatureSummary
-from shardwriter.sources.source import RecordSource, Source
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.formats import FRAME_BYTES, Packing, feature_spelling, list_spelling
+from shardwriter.schema import FeatureSummary
+from shardwriter.sources import RecordSource, Source
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.encode import ItemEncoder
 from shardwriter.writing.images import check_images
 from shardwriter.writing.job import check_compression

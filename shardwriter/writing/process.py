@@ -28,8 +28,8 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
-from shardwriter.sources.source import HoldingSource, WaitingSource
-from shardwriter.storage.open_files import Scratch
+from shardwriter.sources import HoldingSource, WaitingSource
+from shardwriter.storage import Scratch
 from shardwriter.writing.engine import ErrorBudget, Notify, Outcome, Progress, Work
 from shardwriter.writing.event_log import MAIN, EventLog
 from shardwriter.writing.job import Job, Listing

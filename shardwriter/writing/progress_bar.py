@@ -13,7 +13,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from shardwriter.errors import OptionError
-from shardwriter.formats.text import bytes_text, clean, rate_text, shares_text
+from shardwriter.formats import (
+    bytes_text,
+    clean,
+    rate_text,
+    shares_text,
+)
 
 if TYPE_CHECKING:
     from shardwriter.writing.engine import Progress, Work

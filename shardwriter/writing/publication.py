@@ -18,27 +18,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
-from shardwriter.dataset.assignment import MOST_GAPS, law_breach
-from shardwriter.dataset.index import KINDS, dali_index, index_chunks, index_head
-from shardwriter.dataset.manifest import IndexEntry, Manifest, SealedShard, parse_manifest
-from shardwriter.dataset.naming import (
+from shardwriter.dataset import (
     DALI_INDEX_SUFFIX,
+    KINDS,
+    MOST_GAPS,
+    IndexEntry,
+    Manifest,
     Output,
+    SealedShard,
     ShardPattern,
+    dali_index,
     generations,
+    index_chunks,
+    index_head,
     is_url,
+    law_breach,
     ledger_file,
     lost_file,
     manifest_file,
+    parse_manifest,
     pattern_from_template,
 )
 from shardwriter.errors import LawViolation, ManifestError, OutputExists, StorageError, python_words
-from shardwriter.formats import canonical
-from shardwriter.formats.compression import PLAIN, Compression, Packing
-from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.text import clean
-from shardwriter.schema.record_stats import to_manifest
-from shardwriter.storage.protocol import LocalStorage, Storage, each, each_in_turn
+from shardwriter.formats import PLAIN, Compression, Packing, canonical, clean, extend_crc32c
+from shardwriter.schema import to_manifest
+from shardwriter.storage import (
+    LocalStorage,
+    Storage,
+    each,
+    each_in_turn,
+)
 from shardwriter.writing.engine import Outcome
 from shardwriter.writing.journal import Retry
 from shardwriter.writing.options import RunOptions

@@ -14,15 +14,11 @@ from typing import Any
 
 from contextlib2 import ExitStack
 
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import Output, parse_output
-from shardwriter.dataset.option_types import check_value
+from shardwriter.dataset import Manifest, Output, check_value, parse_output
 from shardwriter.errors import OptionError, RecordTooLarge, ShardwriterError, StorageError
-from shardwriter.formats import canonical
-from shardwriter.formats.compression import Compression, Packing
-from shardwriter.formats.sequence_example import SequenceExample
-from shardwriter.schema.declared import SchemaLike, declare
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.formats import Compression, Packing, SequenceExample, canonical
+from shardwriter.schema import SchemaLike, declare
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.encode import RecordEncoder, record_encoder
 from shardwriter.writing.notices import Notices
 from shardwriter.writing.open_shards import GrowingShards, ShardFile

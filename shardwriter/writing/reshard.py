@@ -13,17 +13,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import parse_output
+from shardwriter.dataset import Manifest, parse_output
 from shardwriter.errors import OptionError, SchemaConflict
-from shardwriter.formats.compression import Compression, Deflate
-from shardwriter.formats.tfrecord import FrameBlock
-from shardwriter.schema.feature_types import FeatureType, check_same_holders
-from shardwriter.schema.schema import FeatureSummary
-from shardwriter.sources.positions import OpenFiles
-from shardwriter.sources.tfrecord import FrameReader, FrameSpans, TFRecordFiles
-from shardwriter.storage.inputs import real
-from shardwriter.storage.open_files import max_source_files
+from shardwriter.formats import Compression, Deflate, FrameBlock
+from shardwriter.schema import FeatureSummary, FeatureType, check_same_holders
+from shardwriter.sources import FrameReader, FrameSpans, OpenFiles, TFRecordFiles
+from shardwriter.storage import max_source_files, real
 from shardwriter.writing.engine import Progress
 from shardwriter.writing.notices import Notices, Notify
 from shardwriter.writing.options import DatasetOptions, RunOptions, changed

@@ -14,10 +14,18 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.assignment import Gaps, num_shard_items, to_runs
-from shardwriter.dataset.index import Index, columns
-from shardwriter.dataset.manifest import Manifest, SealedShard
-from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, ShardPattern, ledger_file
+from shardwriter.dataset import (
+    DALI_INDEX_SUFFIX,
+    Gaps,
+    Index,
+    Manifest,
+    SealedShard,
+    ShardPattern,
+    columns,
+    ledger_file,
+    num_shard_items,
+    to_runs,
+)
 from shardwriter.errors import (
     CorruptFile,
     ManifestError,
@@ -27,20 +35,29 @@ from shardwriter.errors import (
     SchemaConflict,
     StorageError,
 )
-from shardwriter.formats import canonical, json_shape
-from shardwriter.formats.compressed_writer import ZLIB_HEAD
-from shardwriter.formats.compression import Compression
-from shardwriter.formats.crc32c import crc32c, extend_crc32c
-from shardwriter.formats.json_shape import Count
-from shardwriter.formats.text import clean
-from shardwriter.formats.tfrecord import FRAME_BYTES, NOTHING_WRITTEN, Written
-from shardwriter.schema.labels import LabelCounts
-from shardwriter.schema.record_stats import DataWarnings, Learnt, from_manifest
-from shardwriter.schema.schema import FeatureSummary, learnt_from_json
-from shardwriter.sources.shard_records import read_piece
-from shardwriter.sources.source import RecordSource
-from shardwriter.storage.inputs import inputs_for
-from shardwriter.storage.local import storage_errors
+from shardwriter.formats import (
+    FRAME_BYTES,
+    NOTHING_WRITTEN,
+    ZLIB_HEAD,
+    Compression,
+    Count,
+    Written,
+    canonical,
+    clean,
+    extend_crc32c,
+    json_shape,
+)
+from shardwriter.formats.crc32c import crc32c
+from shardwriter.schema import (
+    DataWarnings,
+    FeatureSummary,
+    LabelCounts,
+    Learnt,
+    from_manifest,
+    learnt_from_json,
+)
+from shardwriter.sources import RecordSource, read_piece
+from shardwriter.storage import inputs_for, storage_errors
 from shardwriter.writing.engine import ErrorBudget
 from shardwriter.writing.job import Job
 from shardwriter.writing.journal import Base, Retry, RunFacts, Snapshot, read_facts

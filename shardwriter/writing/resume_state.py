@@ -11,13 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.assignment import Gaps
-from shardwriter.dataset.index import Index
-from shardwriter.dataset.manifest import Manifest, SealedShard
-from shardwriter.formats.tfrecord import FRAME_BYTES, NOTHING_WRITTEN, Written
-from shardwriter.sources.shard_records import RecordReader
-from shardwriter.storage.inputs import inputs_for
-from shardwriter.storage.open_files import FilePool, FileState
+from shardwriter.dataset import Gaps, Index, Manifest, SealedShard
+from shardwriter.formats import FRAME_BYTES, NOTHING_WRITTEN, Written
+from shardwriter.sources import RecordReader
+from shardwriter.storage import FilePool, FileState, inputs_for
 from shardwriter.writing.journal import Retry
 
 # Records of a finished dataset that are taken as they are while failed items are tried again.

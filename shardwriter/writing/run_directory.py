@@ -31,14 +31,19 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.index import columns
-from shardwriter.dataset.naming import parse_shard_file, partial_dir
+from shardwriter.dataset import columns, parse_shard_file, partial_dir
 from shardwriter.errors import StorageError
-from shardwriter.formats import canonical, json_shape
-from shardwriter.formats.compression import Compression
-from shardwriter.storage.lock import RUN, holds_records, holds_rows, is_own, take_lock
-from shardwriter.storage.open_files import Descriptor
-from shardwriter.storage.protocol import Storage, each
+from shardwriter.formats import Compression, canonical, json_shape
+from shardwriter.storage import (
+    RUN,
+    Descriptor,
+    Storage,
+    each,
+    holds_records,
+    holds_rows,
+    is_own,
+    take_lock,
+)
 from shardwriter.writing.journal import AdoptedFiles, Base, Journal, RunFacts, Snapshot
 
 FORMAT: Final = "shardwriter.run/1"

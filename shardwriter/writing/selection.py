@@ -21,30 +21,31 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset import key_order, permutation
-from shardwriter.dataset.key_order import (
+from shardwriter.dataset import (
+    Permutation,
+    Split,
     equal_keys,
     key_bytes,
     key_hashes,
     key_of,
+    key_order,
+    permutation,
+    place_key,
     places_by_key,
     value_key,
 )
-from shardwriter.dataset.permutation import Permutation
-from shardwriter.dataset.splits import Split, place_key
 from shardwriter.errors import CallableError, OptionError, ShardwriterError, SourceError, reason
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.fields import named_parts
-from shardwriter.sources.positions import OffsetTable
-from shardwriter.sources.source import (
+from shardwriter.schema import FeatureType, named_parts
+from shardwriter.sources import (
     ColumnSource,
     FileSource,
     Item,
+    OffsetTable,
     RecordSource,
     Source,
     TfdsSource,
 )
-from shardwriter.storage.open_files import Scratch
+from shardwriter.storage import Scratch
 from shardwriter.writing.options import DatasetOptions
 from shardwriter.writing.worker import CURRENT, Worker, new_slot
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from contextlib2 import ExitStack
 
 from shardwriter.errors import ShardwriterError
-from shardwriter.schema.schema import FeatureSummary
-from shardwriter.sources.source import WaitingSource
+from shardwriter.schema import FeatureSummary
+from shardwriter.sources import WaitingSource
 from shardwriter.writing.engine import ErrorBudget, Outcome, Progress, Work
 from shardwriter.writing.event_log import EventLog
 from shardwriter.writing.job import Job, Listing

@@ -21,23 +21,21 @@ from typing import Annotated, Any, Final, Literal, TypedDict
 
 import msgspec
 
-from shardwriter.dataset.manifest import Manifest, parse_manifest
-from shardwriter.dataset.naming import (
+from shardwriter.dataset import (
     FEATURES_FILE,
     INFO_FILE,
+    Manifest,
     TfdsSplit,
     manifest_file,
+    parse_manifest,
     partial_dir,
     path_below,
     tfds_split_of,
 )
 from shardwriter.errors import ManifestError, OptionError, OutputExists, StorageError
-from shardwriter.formats import json_shape
-from shardwriter.formats.json_shape import Count
-from shardwriter.schema.feature_types import FeatureType, Shape, float_dtype
-from shardwriter.schema.labels import MAX_LABELS
-from shardwriter.schema.schema import FeatureSummary
-from shardwriter.storage.protocol import Storage
+from shardwriter.formats import Count, json_shape
+from shardwriter.schema import MAX_LABELS, FeatureSummary, FeatureType, Shape, float_dtype
+from shardwriter.storage import Storage
 from shardwriter.writing.run_directory import RunDirectory
 
 # What TFDS is told of features: ``features.json``, from the schemas of a dataset's splits.

@@ -40,10 +40,9 @@ from io import BytesIO
 from typing import Any, Final
 
 from shardwriter.errors import CallableError, RunError, ShardwriterError
-from shardwriter.schema.record_stats import types_of
-from shardwriter.schema.schema import FeatureSummary
-from shardwriter.sources.source import Item
-from shardwriter.storage.open_files import Scratch
+from shardwriter.schema import FeatureSummary, types_of
+from shardwriter.sources import Item
+from shardwriter.storage import Scratch
 from shardwriter.writing.event_log import EventLog
 from shardwriter.writing.job import Job
 from shardwriter.writing.messages import Channel, pack_failure, unpack

@@ -10,24 +10,40 @@ from functools import partial
 from types import EllipsisType
 from typing import Any, Final, NamedTuple
 
-from shardwriter.dataset.indices import item_indices
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import Output, parse_output, partial_dir, split_outputs
-from shardwriter.dataset.option_types import Seed, check_value
-from shardwriter.dataset.splits import Split, SplitOption, parse_split_option
+from shardwriter.dataset import (
+    Manifest,
+    Output,
+    Seed,
+    Split,
+    SplitOption,
+    check_value,
+    item_indices,
+    parse_output,
+    parse_split_option,
+    partial_dir,
+    split_outputs,
+)
 from shardwriter.errors import DataWarning, FeatureError, SchemaConflict, SourceError
-from shardwriter.formats.compression import Compression, Deflate, lost_readers
-from shardwriter.schema.declared import SchemaLike, declare
-from shardwriter.schema.feature_types import FeatureType
-from shardwriter.schema.fields import part_names
-from shardwriter.schema.record_stats import as_error, from_manifest, warnings_of
-from shardwriter.sources.find import open_source
-from shardwriter.sources.queue import stops_queues
-from shardwriter.sources.source import ClosingSource, Source
-from shardwriter.sources.splits import find_splits, hint_of_splits
-from shardwriter.sources.tables import table_options
-from shardwriter.storage.protocol import Storage
-from shardwriter.storage.tensorflow import require_tensorflow
+from shardwriter.formats import Compression, Deflate, lost_readers
+from shardwriter.schema import (
+    FeatureType,
+    SchemaLike,
+    as_error,
+    declare,
+    from_manifest,
+    part_names,
+    warnings_of,
+)
+from shardwriter.sources import (
+    ClosingSource,
+    Source,
+    find_splits,
+    hint_of_splits,
+    open_source,
+    stops_queues,
+    table_options,
+)
+from shardwriter.storage import Storage, require_tensorflow
 from shardwriter.writing.choose_engine import open_engine
 from shardwriter.writing.engine import Engine, ErrorBudget, Outcome, Progress, Work
 from shardwriter.writing.event_log import check_log_dir

@@ -9,15 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.dataset.naming import is_url
+from shardwriter.dataset import is_url
 from shardwriter.errors import ManifestError, SourceError
-from shardwriter.formats.compression import Compression
+from shardwriter.formats import Compression
 from shardwriter.reading.known_schema import LOOKED_AT, check_example, schema_of
 from shardwriter.reading.opening import open_dataset
 from shardwriter.reading.record_files import files_of
-from shardwriter.schema.feature_types import FeatureType, Shape, shaped_by_others
-from shardwriter.schema.schema import FeatureSummary
-from shardwriter.sources.shard_sets import ShardSet, find_one
+from shardwriter.schema import FeatureSummary, FeatureType, Shape, shaped_by_others
+from shardwriter.sources import ShardSet, find_one
 
 MASK_WORDS: Final = ("segmentation", "mask", "annotation", "label")
 

@@ -13,7 +13,7 @@ import os
 from dataclasses import replace
 from typing import Final
 
-from shardwriter.dataset.naming import DALI_INDEX_SUFFIX, is_url
+from shardwriter.dataset import DALI_INDEX_SUFFIX, is_url
 from shardwriter.errors import OptionError
 from shardwriter.reading.loader_code.facts import (
     IMAGE_SIZE,

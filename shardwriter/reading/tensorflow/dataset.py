@@ -25,8 +25,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from shardwriter.dataset.permutation import Permutation
-from shardwriter.dataset.rank_partition import Share, Uneven, split_share
+from shardwriter.dataset import Permutation, Share, Uneven, split_share
 from shardwriter.errors import DataError, OptionError
 from shardwriter.reading.dataset import Dataset
 from shardwriter.reading.record_files import (

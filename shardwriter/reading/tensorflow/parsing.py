@@ -34,10 +34,9 @@ import numpy as np
 import tensorflow as tf
 
 from shardwriter.errors import OptionError
-from shardwriter.formats.feature_values import dtype_named
+from shardwriter.formats import dtype_named
 from shardwriter.reading.dataset import PAD_KEY, Dataset
-from shardwriter.schema.feature_types import FeatureType, Shape, shaped_by_others
-from shardwriter.schema.schema import FeatureSummary
+from shardwriter.schema import FeatureSummary, FeatureType, Shape, shaped_by_others
 
 # What parsed values become in a TensorFlow graph: tensors of the schema's shapes and dtypes.
 

@@ -31,10 +31,8 @@ from shardwriter.errors import (
     ShardwriterError,
 )
 from shardwriter.reading.epochs import EpochPlan, map_seed
-from shardwriter.schema.schema import FeatureSummary
-from shardwriter.writing.images import is_mask
-from shardwriter.writing.messages import pack_failure
-from shardwriter.writing.worker import CURRENT, Worker
+from shardwriter.schema import FeatureSummary
+from shardwriter.writing import CURRENT, Worker, is_mask, pack_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

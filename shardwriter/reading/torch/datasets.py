@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, get_worker_info
 
-from shardwriter.dataset.rank_partition import Token, Uneven, worker_batches
+from shardwriter.dataset import Token, Uneven, worker_batches
 from shardwriter.errors import OptionError, RunChanged
 from shardwriter.reading.dataset import Dataset
 from shardwriter.reading.epochs import (

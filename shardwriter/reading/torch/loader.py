@@ -27,9 +27,9 @@ from typing import Any, Final, Literal
 from torch.utils.data import DataLoader, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
-from shardwriter.dataset.rank_partition import Uneven
+from shardwriter.dataset import Uneven
 from shardwriter.errors import OptionError, ShardwriterError
-from shardwriter.formats.text import html_table
+from shardwriter.formats import html_table
 from shardwriter.reading.dataset import Dataset
 from shardwriter.reading.epochs import (
     EpochOptions,
@@ -49,7 +49,7 @@ from shardwriter.reading.torch.workers import (
     record_at_hand,
     worker_name,
 )
-from shardwriter.writing.messages import unpack_failure
+from shardwriter.writing import unpack_failure
 
 # What a loader hands to torch, and what it does not let others set.
 
