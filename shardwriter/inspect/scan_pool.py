@@ -79,8 +79,8 @@ _HERE: Final = "-j 1 reads all files in this process"
 _PROGRAM: Final = """
 import sys
 sys.path[:] = sys.argv[2:]
-from shardwriter.inspect import scan_worker
-scan_worker.main(int(sys.argv[1]))
+from shardwriter.inspect import scan_pool
+scan_pool.main(int(sys.argv[1]))
 """
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwriter.errors import RunError, WorkerDied
-from shardwriter.writing import worker_process as template
+from shardwriter.writing import worker_process
 from shardwriter.writing.messages import Channel, Mailbox, above_standard, how_ended
 
 _STATUS_S: Final = 5.0  # how long to wait for how a worker ended, once its socket is closed
@@ -32,8 +32,8 @@ _SERIAL: Final = "--engine serial needs no other process"
 _PROGRAM: Final = """
 import sys
 sys.path[:] = sys.argv[2:]
-from shardwriter.writing import template
-template.main(int(sys.argv[1]))
+from shardwriter.writing import worker_process
+worker_process.main(int(sys.argv[1]))
 """
 
 
@@ -125,9 +125,9 @@ class Pool:
                     ours, end = socket.socketpair()
                     ends.append(theirs.enter_context(end).fileno())
                     self.workers.append(WorkerHandle(number, Mailbox(ours)))
-                channel.send(template.SETUP, json.dumps(setup).encode())
+                channel.send(worker_process.SETUP, json.dumps(setup).encode())
                 channel.send_descriptors([*ends, *descriptors])
-                channel.send(template.PARCEL, parcel)
+                channel.send(worker_process.PARCEL, parcel)
                 started = channel.receive()
             except (BrokenPipeError, ConnectionResetError):
                 pass  # it has ended, and said why
