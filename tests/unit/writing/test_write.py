@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import TESTS
 
 import shardwriter as sw
 from shardwriter.dataset.permutation import Permutation
@@ -96,7 +97,7 @@ def test_golden_shards(tmp_path: Path) -> None:
         {"a": 2**62, "b": -0.0, "c": "z", "d": [b"y"], "e": np.array([7], np.int16)},
     ]
     sw.write(data, tmp_path / "golden@2", run=sw.RunOptions(dali_index=True))
-    assert digest(tmp_path) == json.loads((Path(__file__).parent / "golden.json").read_text())
+    assert digest(tmp_path) == json.loads((TESTS / "golden" / "golden.json").read_text())
 
 
 def test_the_parent_folder_is_made(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 from environments import peers_python
-from test_rundir import Crash
-from test_source_contract import write_images
+from test_run_directory import Crash
+from test_sources import write_images
 
 import shardwriter as sw
 from shardwriter.dataset.naming import split_outputs

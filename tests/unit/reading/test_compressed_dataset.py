@@ -15,6 +15,7 @@ from typing import Any
 import contextlib2
 import numpy as np
 import pytest
+from paths import TESTS
 
 import shardwriter as sw
 from shardwriter.dataset.index import Index
@@ -102,7 +103,7 @@ def test_golden_compressed_shards(tmp_path: Path, kind: Compression, deflate: De
     if deflate == "zlib-6" and "ng" in zlib.ZLIB_RUNTIME_VERSION:
         pytest.skip("this Python has zlib-ng, which makes other bytes of its own")
     sw.write(features(7000), tmp_path / "t@2", compression=kind, deflate=deflate)
-    golden = json.loads((Path(__file__).parent / "golden_compressed.json").read_text())
+    golden = json.loads((TESTS / "golden" / "golden_compressed.json").read_text())
     assert digest(tmp_path) == golden[f"{kind} {deflate}"]
 
 

@@ -17,7 +17,7 @@ from environments import PEERS, peers_python
 from shardwriter.inspect.split_plan import plan_json
 from shardwriter.inspect.split_policies import POLICIES, PlanOptions
 
-# What each script answers for; ours are in test_splitplan.py.
+# What each script answers for; ours are in test_split_plan.py.
 ANSWERED = {
     "tf_readers": {"tf-files", "tf-auto-file", "tf-auto", "tf-auto-data"},
     "torch_readers": {

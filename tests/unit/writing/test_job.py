@@ -188,28 +188,31 @@ def test_the_label_changes_the_digest_as_it_changes_the_manifest():
 
 def test_every_option_is_held_against_the_digest():
     # A new option has to be put on one side or the other, here and in bytes_options().
-    assert {field.name for field in dataclasses.fields(DatasetOptions)} == {
-        "map",
-        "filter",
-        "limit",
-        "shuffle_seed",
-        "label",
-        "schema",
-        "world",  # these two decide N, and N is held
-        "loader_workers",
-        "compression",  # held below
-        "deflate",
-        "order",  # these three are in "order", and tests/test_key_order.py holds them
-        "key",
-        "order_seed",
-        "tfds",  # tests/test_tfds.py holds it
-        "split",  # in "order"
-        "vocabularies",  # tests/test_declared.py holds it
-        "images",  # tests/test_resized_images.py holds it
-        "names",  # tests/test_item_fields.py and tests/test_item_indices.py hold these two
-        "indices",
-        "table",  # tests/test_table_options.py holds it
-    }
+    assert (
+        {field.name for field in dataclasses.fields(DatasetOptions)}
+        == {
+            "map",
+            "filter",
+            "limit",
+            "shuffle_seed",
+            "label",
+            "schema",
+            "world",  # these two decide N, and N is held
+            "loader_workers",
+            "compression",  # held below
+            "deflate",
+            "order",  # these three are in "order", and test_key_order.py holds them
+            "key",
+            "order_seed",
+            "tfds",  # test_tfds.py holds it
+            "split",  # in "order"
+            "vocabularies",  # test_declared.py holds it
+            "images",  # test_images.py holds it
+            "names",  # test_fields.py and test_indices.py hold these two
+            "indices",
+            "table",  # test_tables.py holds it
+        }
+    )
 
 
 # -- functions -----------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ import time
 import traceback
 import warnings
 from contextlib import contextmanager
-from pathlib import Path
 
 import faulty
 import pytest
 import switched
+from paths import TESTS
 from processes import PLENTY_S, is_stopped, marked, published, started, until
 from switched import LOADS, NUM_ITEMS, SWITCH, switch
 
@@ -46,7 +46,6 @@ from shardwriter.writing.notices import Notices
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.write import write_dataset
 
-TESTS = Path(__file__).parent
 NUM_SHARDS = 4
 AT = 9  # the item that goes wrong, where nothing else is said
 NUM_GAPS = sum(index % 7 == 6 for index in range(NUM_ITEMS))

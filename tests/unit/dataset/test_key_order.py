@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_cli import run as command
+from test_commands import run as command
 
 import shardwriter as sw
 from shardwriter.dataset import key_order

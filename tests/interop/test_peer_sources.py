@@ -15,7 +15,7 @@ from environments import PEERS, peers_python
     [
         [Path(PEERS, "huggingface_source.py")],
         [Path(PEERS, "torch_sources.py")],
-        [Path(PEERS.parent, "test_source_contract.py"), "-k", "loaded or streamed or torch"],
+        [Path(PEERS.parent, "contract", "test_sources.py"), "-k", "loaded or streamed or torch"],
     ],
     ids=["huggingface", "torch", "contract"],
 )

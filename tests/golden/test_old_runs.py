@@ -7,12 +7,12 @@ process and two, shuffled and not.
 from __future__ import annotations
 
 import tarfile
-from pathlib import Path
 
 import old_run_data
 import pytest
+from paths import TESTS
 
-RUNS = sorted(Path(__file__, "..", "old_runs").resolve().glob("*.tar.xz"))
+RUNS = sorted((TESTS / "golden" / "old_runs").glob("*.tar.xz"))
 
 
 def files(folder):

@@ -8,8 +8,7 @@ import subprocess
 from pathlib import Path
 
 from environments import peers_python
-
-ROOT = Path(__file__).parent.parent
+from paths import ROOT
 
 
 def run(*command: str | Path) -> str:

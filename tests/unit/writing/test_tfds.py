@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import PLENTY_S, started, until
 from test_image_folder import GIF, png
-from test_rundir import Crash
+from test_run_directory import Crash
 from typer.testing import CliRunner
 
 import shardwriter as sw

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import TESTS
 from report_json import (
     DRIFT,
     FEATURES,
@@ -261,7 +262,7 @@ def test_the_same_report_is_the_same_page() -> None:
     )
     pages = [
         subprocess.run(
-            [sys.executable, "-c", code, str(Path(__file__).parent)],
+            [sys.executable, "-c", code, str(TESTS)],
             capture_output=True,
             check=True,
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from gcs_emulator import gcs_emulator
+from paths import ROOT
 
 import shardwriter
 from shardwriter.cli.beam import JobArguments, dataflow_command, main, told
@@ -26,7 +27,7 @@ from shardwriter.storage.protocol import storage_for
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 
-PIPELINES = Path(__file__).parents[1] / "pipelines"
+PIPELINES = ROOT / "pipelines"
 JOBS = {"write": "write_shards.py", "stats": "shard_stats.py", "reshard": "reshard.py"}
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"

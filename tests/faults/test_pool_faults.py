@@ -11,10 +11,10 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import faulty
 import pytest
+from paths import TESTS
 from processes import PLENTY_S, children, marked, published, started, until
 
 import shardwriter as sw
@@ -29,7 +29,6 @@ from shardwriter.errors import (
 )
 from shardwriter.writing.messages import RemoteTraceback
 
-TESTS = Path(__file__).parent
 NUM_SHARDS = 4
 NUM_ITEMS = 7
 

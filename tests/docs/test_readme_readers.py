@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from environments import peers_python
+from paths import ROOT
 
 import shardwriter
 from shardwriter.writing.options import RunOptions
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 # Who runs which examples: the tests' own Python, or that of the other loaders.

@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 from beam_jobs import assert_same, run
 from environments import peers_python
+from paths import ROOT
 from typer.testing import CliRunner
 
 import shardwriter as sw
@@ -320,7 +321,7 @@ CASES = {
 
 
 def test_every_row_of_the_table_is_here():
-    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = text[text.index("| SOURCE | `--format`") :].partition("\n\n")[0]
     named = [re.findall(r"`([^`]+)`", row.split(" | ")[1])[0] for row in table.splitlines()[2:]]
     assert sorted(named) == sorted(FORMATS)
