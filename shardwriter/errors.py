@@ -18,7 +18,7 @@
     |   |-- WireError           bytes that are not a well-formed tf.train.Example
     |   |-- CorruptFile         framing, checksums or compression of a file are broken
     |   |-- ManifestError       a manifest or index is malformed, or contradicts the files
-    |   |-- LawViolation        shard lengths are not what the round-robin law gives
+    |   |-- AssignmentError        shard lengths are not what the round-robin law gives
     |   |-- CallableError       the user's own code raised on an item
     |   `-- TooManyErrors       more items gave an error than are allowed
     `-- RunError                exit 3: the work could not be done here
@@ -382,7 +382,7 @@ class ManifestError(DataError):
     """A manifest or index is malformed, or contradicts the files."""
 
 
-class LawViolation(DataError):
+class AssignmentError(DataError):
     """Shard lengths are not what the round-robin law gives."""
 
 

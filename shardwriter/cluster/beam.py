@@ -42,7 +42,7 @@ from shardwriter.cluster.steps import (
     telling,
 )
 from shardwriter.cluster.task import (
-    Cargo,
+    JobPayload,
     Strategy,
     Task,
     keyed_task,
@@ -216,7 +216,7 @@ class _Scan(beam.DoFn):
 
 
 class _Report(beam.DoFn):
-    def __init__(self, sets: Cargo, check: Check, plan: PlanOptions | None) -> None:
+    def __init__(self, sets: JobPayload, check: Check, plan: PlanOptions | None) -> None:
         self._sets = sets
         self._check: Check = check
         self._plan = plan

@@ -36,7 +36,7 @@ from shardwriter.dataset import (
 from shardwriter.errors import CallableError, FeatureError, RunError, reason
 from shardwriter.formats import TFRecordWriter, read_frames
 from shardwriter.schema import FeatureType, own_fields
-from shardwriter.storage import GrowingFile, Scratch
+from shardwriter.storage import OutputFile, Scratch
 
 KIND: Final = "beam"
 NUM_BUCKETS: Final = 256
@@ -210,7 +210,7 @@ def write_bucket(place: Place, bucket: int, values: Iterable[bytes]) -> Bucket:
 class _Hashing:
     """A growing file whose bytes are hashed on their way."""
 
-    def __init__(self, file: GrowingFile) -> None:
+    def __init__(self, file: OutputFile) -> None:
         self._file = file
         self.sha256 = sha256()
 

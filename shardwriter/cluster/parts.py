@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwriter.cluster.place import Facts, MadeShard, Place, new_attempt, pack_json, unpack_json
 from shardwriter.dataset import SealedShard, frame_ends
-from shardwriter.errors import LawViolation, StorageError
+from shardwriter.errors import AssignmentError, StorageError
 from shardwriter.formats import (
     FRAME_BYTES,
     Packing,
@@ -28,8 +28,8 @@ from shardwriter.formats import (
     read_frames,
 )
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.schema import Learnt
-from shardwriter.storage import ComposingStorage, GrowingFile
+from shardwriter.schema import RecordStats
+from shardwriter.storage import ComposingStorage, OutputFile
 from shardwriter.writing import ItemEncoder, Made, ShardFile, open_record_writer
 
 # How a sequence of items is cut for the shuffle.
@@ -158,7 +158,7 @@ class _Growing:
         self,
         first_row: int,
         max_bytes: int,
-        open_file: Callable[[], tuple[str, GrowingFile]],
+        open_file: Callable[[], tuple[str, OutputFile]],
         complete: Callable[[str], None],
     ) -> None:
         self._first_row = first_row
@@ -167,7 +167,7 @@ class _Growing:
         self._complete = complete
         self._parts: list[bytes] = []
         self._num_bytes = 0
-        self._file: GrowingFile | None = None
+        self._file: OutputFile | None = None
         self.is_in_memory = True
         self.memory_bytes = 0  # of records, as whoever writes them counts them
         self._path: str | None = None
@@ -313,7 +313,7 @@ class ChunkMaker:
     def _growing(self, run: int, shard: int, first_row: int) -> _Growing:
         storage = self._place.storage
 
-        def open_file() -> tuple[str, GrowingFile]:
+        def open_file() -> tuple[str, OutputFile]:
             path = self._place.part_path(shard, run // self._cut.block_runs, new_attempt())
             return path, storage.create(path)
 
@@ -384,7 +384,7 @@ def write_block(place: Place, cut: Cut, label: str, key: int, values: Iterable[b
         values: Its chunks, in any order.
 
     Raises:
-        LawViolation: A run is missing, or two chunks of one run differ.
+        AssignmentError: A run is missing, or two chunks of one run differ.
     """
     number, shard = cut.block_and_shard(key)
     chunks = _in_order(map(Chunk.from_bytes, values), shard)
@@ -398,7 +398,7 @@ def write_block(place: Place, cut: Cut, label: str, key: int, values: Iterable[b
     for chunk in chunks:
         if chunk.facts is not None:
             found = Facts.from_json(unpack_json(chunk.facts), cut.num_shards)
-            facts = facts or Facts(Learnt.of(label, cut.num_shards))
+            facts = facts or Facts(RecordStats.of(label, cut.num_shards))
             facts.merge(found)
     told = None if facts is None else pack_json(facts.to_json())
     first_row = next((chunk.first_row for chunk in chunks if chunk.num_items), 0)
@@ -418,7 +418,7 @@ def _in_order(chunks: Iterable[Chunk], shard: int) -> list[Chunk]:
             chunk.sizes,
             chunk.crc32c,
         ):
-            raise LawViolation(
+            raise AssignmentError(
                 f"run {chunk.run} was made twice, with other records the second time",
                 shard=shard,
                 hint="the source or the map gives other records each time; a random map takes its "
@@ -435,7 +435,7 @@ def _check_rows(pieces: Sequence[Chunk | Block], shard: int, start: int | None =
         if not piece.num_items:
             continue
         if start is not None and piece.first_row != start:
-            raise LawViolation(
+            raise AssignmentError(
                 f"items are missing on the way: item {start:,} of the shard is followed by item "
                 f"{piece.first_row:,}",
                 shard=shard,
@@ -468,13 +468,13 @@ def join_blocks(
         values: Its blocks, in any order.
 
     Raises:
-        LawViolation: A block is missing.
+        AssignmentError: A block is missing.
         StorageError: A part is not what was written.
     """
     by_number = {block.block: block for block in map(Block.from_bytes, values)}
     blocks = [by_number[number] for number in sorted(by_number)]
     _check_rows(blocks, shard, 0)
-    facts = Facts(Learnt.of(label, place.num_shards))
+    facts = Facts(RecordStats.of(label, place.num_shards))
     for block in blocks:
         if block.facts is not None:
             facts.merge(Facts.from_json(unpack_json(block.facts), place.num_shards))

@@ -44,7 +44,7 @@ from shardwriter.dataset import (
 from shardwriter.errors import DataError, RunChanged, RunError, StorageError, TooManyErrors
 from shardwriter.formats import Count, canonical, json_shape
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.schema import Learnt
+from shardwriter.schema import RecordStats
 from shardwriter.storage import (
     RUN,
     Storage,
@@ -60,8 +60,8 @@ from shardwriter.writing import (
     FORMAT,
     MAX_GAPS,
     ErrorEntry,
-    LearntState,
     Made,
+    RecordStatsState,
     RunDirectory,
     RunFacts,
     RunOptions,
@@ -95,7 +95,7 @@ class Facts:
         key_sum: Sum of a hash of every key, where items have keys: whatever their order.
     """
 
-    learnt: Learnt
+    learnt: RecordStats
     gaps: list[int] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
     num_items: int | None = None
@@ -150,7 +150,7 @@ class Facts:
     def from_json(cls, entry: Mapping[str, Any], num_shards: int) -> Facts:
         """Return what :meth:`to_json` has told."""
         return cls(
-            Learnt.from_state(entry["learnt"], num_shards),
+            RecordStats.from_state(entry["learnt"], num_shards),
             from_runs(entry["gaps"]),
             list(entry["errors"]),
             entry["num_items"],
@@ -225,7 +225,7 @@ class _FactsNote(TypedDict):
     errors: list[ErrorEntry]
     gaps: list[tuple[Count, Count]]
     key_sum: int
-    learnt: LearntState
+    learnt: RecordStatsState
     num_items: Count | None
 
 

@@ -34,15 +34,15 @@ from shardwriter.cluster.place import (
 )
 from shardwriter.cluster.task import Identity, Task
 from shardwriter.dataset import Gaps, Manifest, SealedShard, columns, num_shard_items
-from shardwriter.errors import FeatureError, LawViolation, ShardwriterError, TooManyErrors
+from shardwriter.errors import AssignmentError, FeatureError, ShardwriterError, TooManyErrors
 from shardwriter.formats import canonical
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.schema import Learnt, as_error
+from shardwriter.schema import RecordStats, as_error
 from shardwriter.writing import (
     Done,
     Job,
-    Kept,
     Listing,
+    ResumeState,
     RunDirectory,
     RunOptions,
     ShardFile,
@@ -93,7 +93,7 @@ def write_shard(
     storage, packing = place.storage, job.packing
     attempt = new_attempt()
     path, index_path = place.shard_path(shard, attempt), place.index_path(shard, attempt)
-    kept = Kept(job.num_shards)
+    kept = ResumeState(job.num_shards)
     worker = job.worker(shard, job.num_shards, [shard], new_slot())
     items = job.encoder(kept, worker, skip_errors=skip_errors, strict=strict)
     facts = Facts(items.encoder.learnt)
@@ -159,12 +159,12 @@ def publish_shards(task: Task, values: Iterable[bytes]) -> Manifest:
         values: The finished shards, in any order; empty ones are passed over.
 
     Raises:
-        LawViolation: Shards are missing, or not what the law gives; nothing is published.
+        AssignmentError: Shards are missing, or not what the law gives; nothing is published.
         TooManyErrors: More items were skipped than may be.
         FeatureError: There is a warning about the data, with ``strict``.
     """
     place, num_shards = task.place, task.place.num_shards
-    total = Facts(Learnt.of(task.label, num_shards))
+    total = Facts(RecordStats.of(task.label, num_shards))
     sealed: dict[int, SealedShard] = {}
     files: dict[int, tuple[str, str]] = {}
     for data in filter(None, values):
@@ -181,10 +181,12 @@ def publish_shards(task: Task, values: Iterable[bytes]) -> Manifest:
             return published
         missing = [shard for shard in range(num_shards) if shard not in sealed]
         if missing:
-            raise LawViolation(f"{len(missing):,} shards were not made, shard {missing[0]} first")
+            raise AssignmentError(
+                f"{len(missing):,} shards were not made, shard {missing[0]} first"
+            )
         _check_budget(task.options, total)
         done = Done(total.learnt, sealed, total.gaps, total.errors)
-        outcome = gather(task.job, Kept(num_shards), [done], num_items)
+        outcome = gather(task.job, ResumeState(num_shards), [done], num_items)
         for warning in outcome.warnings if task.options.strict else ():
             raise as_error(warning, FeatureError)
         run.adopt(files)
@@ -330,7 +332,7 @@ class MakeChunks(beam.DoFn):
 
     def _stream(self, job: Job) -> Iterator[tuple[int, Chunk]]:
         task = self._task
-        listing = Listing(job, Kept(job.num_shards))
+        listing = Listing(job, ResumeState(job.num_shards))
         items = iter(listing)
         maker = chunk_maker(task, task.cut)
         run = 0
@@ -348,7 +350,7 @@ def chunk_maker(task: Task, cut: Cut) -> ChunkMaker:
     """Return what makes the chunks of runs."""
     job = task.job
     worker = job.worker(0, 1, range(job.num_shards), new_slot())
-    kept = Kept(job.num_shards)
+    kept = ResumeState(job.num_shards)
     return ChunkMaker(
         cut,
         task.place,

@@ -33,7 +33,7 @@ from shardwriter.storage import storage_for
 from shardwriter.writing import (
     DatasetOptions,
     Job,
-    ParcelTooLarge,
+    MessageTooLarge,
     RunOptions,
     Selection,
     check,
@@ -73,7 +73,7 @@ _unpacked: dict[str, Any] = {}  # by digest
 
 
 @dataclass(frozen=True)
-class Cargo:
+class JobPayload:
     """An object for workers.
 
     Attributes:
@@ -116,7 +116,7 @@ class Cargo:
         return _unpack(pickled, descriptors)
 
 
-def load_cargo(obj: Any, path_prefix: str | None = None) -> Cargo:
+def load_cargo(obj: Any, path_prefix: str | None = None) -> JobPayload:
     """Pack an object.
 
     Args:
@@ -129,7 +129,7 @@ def load_cargo(obj: Any, path_prefix: str | None = None) -> Cargo:
     """
     try:
         pickled, descriptors = pack(obj, _MAX_BYTES)
-    except ParcelTooLarge:
+    except MessageTooLarge:
         raise OptionError(
             f"the source holds more than {_MAX_BYTES:,} bytes in memory, which would have to be "
             "sent to every worker",
@@ -149,7 +149,7 @@ def load_cargo(obj: Any, path_prefix: str | None = None) -> Cargo:
         digest = sha256(data).hexdigest()
         packed = zlib.compress(data, 6)
         if path_prefix is None or len(packed) <= _INLINE_BYTES:
-            return Cargo(digest, packed, None)
+            return JobPayload(digest, packed, None)
     digest = _digest(head, pickled, descriptors)
     path = f"{path_prefix}{digest[:16]}"
     storage = storage_for(path)
@@ -161,7 +161,7 @@ def load_cargo(obj: Any, path_prefix: str | None = None) -> Cargo:
         file.write(block)
     storage.sync(path)
     file.close()
-    return Cargo(digest, None, path)
+    return JobPayload(digest, None, path)
 
 
 def _digest(head: bytes, pickled: bytes, descriptors: Sequence[int]) -> str:
@@ -289,7 +289,7 @@ class Task:
     """
 
     place: Place
-    cargo: Cargo
+    cargo: JobPayload
     bytes_options: Mapping[str, Any]
     order: Mapping[str, Any]
     identity: Identity | None

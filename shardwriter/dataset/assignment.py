@@ -185,7 +185,7 @@ def gaps_per_shard(gaps: Iterable[int], num_shards: int) -> list[int]:
     return counts
 
 
-def law_breach(
+def assignment_error(
     records: Sequence[int], num_items: int, gaps: Iterable[int] = ()
 ) -> tuple[int, int, int] | None:
     """Check records_s + gaps_s = ceil((T - s) / N) for every shard.

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
 
-from shardwriter.dataset.assignment import GapRuns, law_breach, to_runs
+from shardwriter.dataset.assignment import GapRuns, assignment_error, to_runs
 from shardwriter.dataset.naming import ShardPattern, pattern_from_template
 from shardwriter.dataset.splits import Split, SplitEntry
 from shardwriter.errors import ManifestError
@@ -464,7 +464,7 @@ def _from_json(data: ManifestShape, index_bytes: int, path: str | None) -> Manif
     for name, total in totals.items():
         if total != claimed[name]:
             raise ValueError(f"{name} is {claimed[name]}, its shards sum up to {total}")
-    breach = law_breach(columns["records"], manifest.num_items, gaps)
+    breach = assignment_error(columns["records"], manifest.num_items, gaps)
     if breach is not None:
         shard, expected, count = breach
         raise ValueError(f"shard {shard} has {count} records, the law gives {expected}")

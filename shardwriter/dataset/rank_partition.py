@@ -33,7 +33,7 @@ _MAX_WORLD_TRIED: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class Share:
+class RankPartition:
     """What one rank reads of an epoch, from a place in it to its end.
 
     Attributes:
@@ -154,7 +154,7 @@ def worker_batches(worker: int, num_workers: int, num_batches: int, first: int =
 
 def split_share(
     num_records: int, rank: int, world: int, uneven: Uneven | None = None, consumed: int = 0
-) -> Share:
+) -> RankPartition:
     """Return a rank's share, where the caller may have chosen no policy.
 
     Args:
@@ -169,7 +169,7 @@ def split_share(
         UnequalSteps: There is no policy and W does not divide the records; names the numbers of
             records and of ranks that would divide, and what each policy would do.
     """
-    return Share(num_records, world, rank, uneven or "error", consumed)
+    return RankPartition(num_records, world, rank, uneven or "error", consumed)
 
 
 @dataclass(frozen=True)

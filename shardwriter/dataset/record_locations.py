@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 _Int64s = NDArray[np.int64]
 
 
-class Places(Protocol):
+class RecordLocations(Protocol):
     """Where records stand, by their numbers in reading order, which have to be in range.
 
     Attributes:
@@ -36,7 +36,7 @@ class Places(Protocol):
         """Return int64[k]: the items that gave the records, counted in source order."""
 
 
-class LawPlaces:
+class AssignedLocations:
     """Item i is in shard i mod N at position i div N, less the gaps in front of it there.
 
     Args:
@@ -89,7 +89,7 @@ class LawPlaces:
         return records + np.searchsorted(self._before, records, side="right")
 
 
-class InTurnPlaces:
+class InterleavedLocations:
     """One record of each shard in turn; shards that are at their end drop out.
 
     Where lengths follow the law this is the law without gaps. Between two lengths that shards have

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardwriter.dataset import Gaps, Manifest, SealedShard, ShardPattern, law_breach
+from shardwriter.dataset import Gaps, Manifest, SealedShard, ShardPattern, assignment_error
 from shardwriter.formats import (
     BREAKS,
     FRAME_BYTES,
@@ -384,7 +384,7 @@ def _hold_against_law(report: SetReport) -> None:
     if pattern is None or report.num_defects or len(report.scans) != pattern.num_shards:
         return
     counts = [scan.num_records for _, scan in report.scans]
-    breach = law_breach(counts, sum(counts))
+    breach = assignment_error(counts, sum(counts))
     if breach is not None:
         shard, expected, count = breach
         report.notes.append(

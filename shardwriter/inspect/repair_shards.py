@@ -26,15 +26,15 @@ from shardwriter.dataset import (
     Output,
     SealedShard,
     Split,
+    assignment_error,
     dali_index,
-    law_breach,
     ledger_file,
     lost_file,
     tfds_split_of,
     to_runs,
 )
 from shardwriter.errors import (
-    LawViolation,
+    AssignmentError,
     ManifestError,
     OptionError,
     OutputExists,
@@ -63,11 +63,11 @@ from shardwriter.storage import storage_errors
 from shardwriter.writing import (
     DatasetOptions,
     Engine,
-    GrowingShards,
     Job,
-    Kept,
     Notify,
+    OpenShards,
     Progress,
+    ResumeState,
     RunDirectory,
     RunOptions,
     Selection,
@@ -219,7 +219,7 @@ def rewrite_shard(
         StorageError: It is not what it was when it was surveyed.
     """
     with ExitStack() as stack:
-        growing = GrowingShards(stack, run, [found.shard], packing)
+        growing = OpenShards(stack, run, [found.shard], packing)
         write = growing.files[found.shard].write
         for place, payload in _good(known, found, trust_no_crc=trust_no_crc):
             if place < 0 and not keep_unplaced:
@@ -512,10 +512,10 @@ def _publish(
     assert known.num_items is not None
     lost = [entry.item for entry in report.lost if entry.item is not None]
     gaps = sorted({*known.gaps, *lost})
-    breach = law_breach([shard.num_records for shard in shards], known.num_items, gaps)
+    breach = assignment_error([shard.num_records for shard in shards], known.num_items, gaps)
     if breach is not None:
         shard, expected, count = breach
-        raise LawViolation(
+        raise AssignmentError(
             f"shard {shard} got {count:,} records, and {expected:,} were found in it",
             path=known.directory,
         )
@@ -812,7 +812,7 @@ def remake(
             sealed[found.shard] = manifest.shards[found.shard]
         else:
             sealed[found.shard] = copy_shard(known, found, run)
-    kept = Kept(
+    kept = ResumeState(
         manifest.num_shards,
         sealed=sealed,
         gaps=np.array(manifest.gaps, np.int64),

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset import Share, Uneven
+from shardwriter.dataset import RankPartition, Uneven
 from shardwriter.errors import OptionError, UnequalSteps
 
 # What a training job looks like, as far as it decides who reads what.
@@ -493,7 +493,7 @@ def _ours(records: Counts, options: PlanOptions, uneven: Uneven) -> Work:
     """
     total = int(records.sum())
     # Rank 0 is as good as any: all of them take the same steps.
-    share = Share(total, options.world, 0, uneven)
+    share = RankPartition(total, options.world, 0, uneven)
     samples = share.num_samples * options.world
     num_padded = samples - total if uneven == "pad" else 0
     work = loaded(_same(share.num_samples, options), options, drop=False)

@@ -28,9 +28,9 @@ from shardwriter.dataset import (
     Manifest,
     SealedShard,
     ShardPattern,
+    assignment_error,
     columns,
     is_url,
-    law_breach,
 )
 from shardwriter.errors import CorruptFile, ManifestError, OptionError, StorageError
 from shardwriter.formats import (
@@ -267,7 +267,7 @@ def _with_index(known: Known) -> Known:
         counts = [index.num_records(shard) for shard in known.shards]
         num_items = sum(counts) + len(gaps)
         in_order = all(a < b for a, b in pairwise([-1, *gaps, num_items]))
-        if not in_order or law_breach(counts, num_items, gaps) is not None:
+        if not in_order or assignment_error(counts, num_items, gaps) is not None:
             raise ManifestError("its counts do not follow the law", path=path)
     except (ManifestError, StorageError) as error:
         return Known(

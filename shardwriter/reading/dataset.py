@@ -13,7 +13,14 @@ from typing import Any, Final, NamedTuple, TypeAlias, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shardwriter.dataset import Manifest, Permutation, Places, Share, Uneven, split_share
+from shardwriter.dataset import (
+    Manifest,
+    Permutation,
+    RankPartition,
+    RecordLocations,
+    Uneven,
+    split_share,
+)
 from shardwriter.errors import DataError, OptionError, ShardwriterError, WireError
 from shardwriter.formats import html_table, payload_kind
 from shardwriter.schema import FeatureSummary, Restorer, SequenceRestorer, type_text
@@ -49,7 +56,7 @@ class Core:
         path: str,
         name: str,
         reader: RecordReader,
-        places: Places,
+        places: RecordLocations,
         manifest: Manifest | None,
         notes: tuple[str, ...],
         *,
@@ -243,7 +250,7 @@ class Core:
 # A step is a range or int64[n] of rows of what it stands on, a permutation of them, or a rank's
 # share. All of them are values: a view is nothing but its steps.
 
-Step: TypeAlias = "range | NDArray[np.int64] | Permutation | Share"
+Step: TypeAlias = "range | NDArray[np.int64] | Permutation | RankPartition"
 Steps: TypeAlias = "tuple[Step, ...]"
 
 
@@ -252,7 +259,7 @@ def num_rows(steps: Steps, num_records: int) -> int:
     if not steps:
         return num_records
     last = steps[-1]
-    return last.num_samples if isinstance(last, Share) else len(last)
+    return last.num_samples if isinstance(last, RankPartition) else len(last)
 
 
 def to_records(steps: Steps, rows: _Int64s) -> _Int64s:
@@ -260,7 +267,7 @@ def to_records(steps: Steps, rows: _Int64s) -> _Int64s:
     for step in reversed(steps):
         if isinstance(step, range):
             rows = step.start + step.step * rows
-        elif isinstance(step, Share):
+        elif isinstance(step, RankPartition):
             rows = step.records(_draws(step, rows), None)
         elif isinstance(step, Permutation):
             rows = step(rows)
@@ -274,7 +281,7 @@ def to_record(steps: Steps, row: int) -> int:
     for step in reversed(steps):
         if isinstance(step, range):
             row = step[row]
-        elif isinstance(step, Share):
+        elif isinstance(step, RankPartition):
             row = (step.consumed + step.rank + step.world * row) % step.num_records
         elif isinstance(step, Permutation):
             row = step.item(row)
@@ -288,7 +295,7 @@ def are_pads(steps: Steps, rows: _Int64s) -> NDArray[np.bool_]:
     pads = np.zeros(len(rows), np.bool_)
     for number in range(len(steps), 0, -1):
         step = steps[number - 1]
-        if isinstance(step, Share):
+        if isinstance(step, RankPartition):
             pads |= step.is_pad(_draws(step, rows))
         rows = to_records((step,), rows)
     return pads
@@ -296,7 +303,7 @@ def are_pads(steps: Steps, rows: _Int64s) -> NDArray[np.bool_]:
 
 def may_have_pads(steps: Steps) -> bool:
     """Tell whether rows of a view are told apart from pads."""
-    return any(isinstance(step, Share) and step.uneven == "pad" for step in steps)
+    return any(isinstance(step, RankPartition) and step.uneven == "pad" for step in steps)
 
 
 def chosen(steps: Steps, rows: range | _Int64s) -> Steps:
@@ -313,7 +320,7 @@ def chosen(steps: Steps, rows: range | _Int64s) -> Steps:
     return (*steps, rows)
 
 
-def _draws(share: Share, rows: _Int64s) -> _Int64s:
+def _draws(share: RankPartition, rows: _Int64s) -> _Int64s:
     """Return what ``share.draws`` has at some rows."""
     return share.consumed + share.rank + share.world * rows
 

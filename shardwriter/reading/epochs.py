@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shardwriter.dataset import (
     Permutation,
-    Share,
+    RankPartition,
     Token,
     Uneven,
     split_share,
@@ -158,7 +158,7 @@ class EpochOptions:
 class EpochPlan:
     """The batches of one rank, from a place in an epoch to its end; small, and can be pickled."""
 
-    share: Share
+    share: RankPartition
     seed: int
     epoch: int
     shuffle: bool

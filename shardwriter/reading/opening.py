@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardwriter.dataset import (
+    AssignedLocations,
     Index,
-    InTurnPlaces,
-    LawPlaces,
+    InterleavedLocations,
     Manifest,
-    Places,
+    RecordLocations,
+    assignment_error,
     check_value,
     is_url,
-    law_breach,
 )
 from shardwriter.errors import CorruptFile, ManifestError, SourceError, StorageError
 from shardwriter.formats import FRAME_BYTES, ZLIB_TAIL_BYTES, Compression, frame_header
 from shardwriter.reading.dataset import Core, Dataset
-from shardwriter.sources import MOST_KEPT_BYTES, RecordReader, ShardSet, find_one, hop_frames
+from shardwriter.sources import MAX_CACHED_BYTES, RecordReader, ShardSet, find_one, hop_frames
 from shardwriter.storage import FilePool, FileState, inputs_for, max_open_files, storage_errors
 from shardwriter.writing import open_index, read_rows, shard_compression
 
@@ -132,10 +132,10 @@ def _check_sizes(manifest: Manifest, paths: Sequence[str], states: Sequence[File
 
 def _index_and_places(
     shard_set: ShardSet, manifest: Manifest | None, states: Sequence[FileState], notes: list[str]
-) -> tuple[Index, Places]:
+) -> tuple[Index, RecordLocations]:
     if manifest is not None:
         index = _index_of(shard_set, manifest, notes)
-        return index, LawPlaces(manifest.num_shards, manifest.gaps, manifest.num_records)
+        return index, AssignedLocations(manifest.num_shards, manifest.gaps, manifest.num_records)
     own = _lone_index(shard_set, states)
     index = own if own is not None else _counted(shard_set)
     counts = [index.num_records(shard) for shard in range(len(shard_set.shards))]
@@ -149,13 +149,13 @@ def _index_and_places(
     for gaps in (index.gaps.astype(np.int64), np.zeros(0, np.int64)):
         num_items = num_records + len(gaps)
         are_items = bool(((gaps >= 0) & (gaps < num_items)).all())
-        if are_items and law_breach(counts, num_items, gaps.tolist()) is None:
-            return index, LawPlaces(len(counts), gaps, num_records)
+        if are_items and assignment_error(counts, num_items, gaps.tolist()) is None:
+            return index, AssignedLocations(len(counts), gaps, num_records)
     notes.append(
         f"shards hold {min(counts):,} to {max(counts):,} records: they are read in turn, and those "
         "that are at their end drop out, which need not be the order in which they were written"
     )
-    return index, InTurnPlaces(counts)
+    return index, InterleavedLocations(counts)
 
 
 def _index_of(shard_set: ShardSet, manifest: Manifest, notes: list[str]) -> Index:
@@ -252,7 +252,7 @@ def _check_members(shard_set: ShardSet, compression: Compression, num_bytes: int
     Raises:
         SourceError: They are too large.
     """
-    if num_bytes > MOST_KEPT_BYTES:
+    if num_bytes > MAX_CACHED_BYTES:
         raise SourceError(
             f"the largest {compression} members of its shards have {num_bytes:,} bytes together, "
             "uncompressed, which is what reading them in turn would hold in memory",

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset import Index, Share, good_num_shards, num_shard_items
+from shardwriter.dataset import Index, RankPartition, good_num_shards, num_shard_items
 from shardwriter.errors import OptionError
 from shardwriter.formats import Compression
 from shardwriter.reading.dataset import Dataset
@@ -69,7 +69,7 @@ class RecordFiles:
         )
 
 
-def deals_files(files: RecordFiles, share: Share, in_order: bool) -> bool:
+def deals_files(files: RecordFiles, share: RankPartition, in_order: bool) -> bool:
     """Say whether whole files can be dealt to ranks, so that each has its share of the records."""
     world = share.world
     if len(files.paths) % world:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardwriter.dataset import Index, LawPlaces, Manifest
+from shardwriter.dataset import AssignedLocations, Index, Manifest
 from shardwriter.errors import CorruptFile, FeatureError, ManifestError, StorageError, WireError
 from shardwriter.formats import (
     FRAME_BYTES,
@@ -153,7 +153,7 @@ def _by_law(
     shard_set: ShardSet, manifest: Manifest, index: Index | None, wanted: range
 ) -> Iterator[_Raw]:
     """Yield records from where the law has put them."""
-    places = LawPlaces(manifest.num_shards, manifest.gaps, manifest.num_records)
+    places = AssignedLocations(manifest.num_shards, manifest.gaps, manifest.num_records)
     paths = [path for _, path in shard_set.shards]
     with closing(_Readers()) as readers:
         read: Callable[[int, int], bytes]

@@ -28,7 +28,7 @@ from .labels import MAX_LABELS as MAX_LABELS
 from .labels import LabelCounts as LabelCounts
 from .labels import labels_of as labels_of
 from .record_stats import DataWarnings as DataWarnings
-from .record_stats import Learnt as Learnt
+from .record_stats import RecordStats as RecordStats
 from .record_stats import as_error as as_error
 from .record_stats import from_manifest as from_manifest
 from .record_stats import moved as moved
@@ -38,5 +38,5 @@ from .record_stats import types_of as types_of
 from .record_stats import warnings_of as warnings_of
 from .schema import FeatureSummary as FeatureSummary
 from .schema import Schema as Schema
-from .schema import learnt_from_json as learnt_from_json
+from .schema import record_stats_from_json as record_stats_from_json
 from .schema import schema_from_json as schema_from_json

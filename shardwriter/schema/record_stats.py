@@ -118,7 +118,7 @@ def as_error(warning: DataWarning, kind: type[DataError]) -> DataError:
 
 
 @dataclass
-class Learnt:
+class RecordStats:
     """A piece of it.
 
     Attributes:
@@ -131,7 +131,7 @@ class Learnt:
     labels: LabelCounts
     warnings: DataWarnings = field(default_factory=DataWarnings)
 
-    def merge(self, other: Learnt) -> None:
+    def merge(self, other: RecordStats) -> None:
         """Join another piece in.
 
         Raises:
@@ -145,10 +145,10 @@ class Learnt:
 
     def merge_types(self, features: dict[str, FeatureSummary]) -> None:
         """Join types in, of records that are counted elsewhere."""
-        self.merge(Learnt(types_of(features), LabelCounts(self.labels.feature, 1)))
+        self.merge(RecordStats(types_of(features), LabelCounts(self.labels.feature, 1)))
 
     @classmethod
-    def of(cls, label: str, num_shards: int) -> Learnt:
+    def of(cls, label: str, num_shards: int) -> RecordStats:
         """Return what is learnt from no records."""
         return cls({}, LabelCounts(label, num_shards))
 
@@ -161,7 +161,7 @@ class Learnt:
         return state
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], num_shards: int) -> Learnt:
+    def from_state(cls, state: Mapping[str, Any], num_shards: int) -> RecordStats:
         """Return what :meth:`to_state` has told."""
         features = {
             name: FeatureSummary.from_json(entry) for name, entry in state["features"].items()

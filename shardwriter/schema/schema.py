@@ -339,7 +339,7 @@ def schema_from_json(data: Mapping[str, Any], part: str = "features") -> dict[st
     return {name: FeatureSummary.from_json(entry) for name, entry in features.items()}
 
 
-def learnt_from_json(data: Mapping[str, Any]) -> dict[str, FeatureSummary]:
+def record_stats_from_json(data: Mapping[str, Any]) -> dict[str, FeatureSummary]:
     """Read all of a manifest's ``schema``, by key, as it is gathered."""
     features = schema_from_json(data)
     if "feature_lists" not in data:

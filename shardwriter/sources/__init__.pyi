@@ -10,7 +10,7 @@ from .positions import OffsetTable as OffsetTable
 from .positions import OpenFiles as OpenFiles
 from .queue import stops_queues as stops_queues
 from .shard_records import LARGE_BYTES as LARGE_BYTES
-from .shard_records import MOST_KEPT_BYTES as MOST_KEPT_BYTES
+from .shard_records import MAX_CACHED_BYTES as MAX_CACHED_BYTES
 from .shard_records import RecordReader as RecordReader
 from .shard_records import hop_frames as hop_frames
 from .shard_records import read_piece as read_piece
@@ -23,6 +23,7 @@ from .shard_sets import required_manifest as required_manifest
 from .shard_sets import says_records as says_records
 from .source import ClosingSource as ClosingSource
 from .source import ColumnSource as ColumnSource
+from .source import DescribedSource as DescribedSource
 from .source import FileSource as FileSource
 from .source import FrameSource as FrameSource
 from .source import HoldingSource as HoldingSource
@@ -30,7 +31,6 @@ from .source import Item as Item
 from .source import RecordSource as RecordSource
 from .source import Source as Source
 from .source import TfdsSource as TfdsSource
-from .source import ToldSource as ToldSource
 from .source import WaitingSource as WaitingSource
 from .source import WholeSource as WholeSource
 from .splits import find_splits as find_splits

@@ -49,7 +49,7 @@ from shardwriter.storage import FilePool, OpenInput, inputs_for, storage_errors
 # those that were used last are kept.
 
 _READ_BYTES: Final = 1 << 20
-MOST_KEPT_BYTES: Final = 128 << 20  # members of our shards are 64 MiB together
+MAX_CACHED_BYTES: Final = 128 << 20  # members of our shards are 64 MiB together
 
 
 @dataclass(frozen=True)
@@ -142,14 +142,14 @@ def _inflated(data: bytes, compression: Compression, path: str) -> tuple[bytes, 
     return b"", CorruptFile(message, kind="bad-deflate", path=path)
 
 
-class PieceCache:
+class BlockCache:
     """The pieces that were used last.
 
     Args:
         most_bytes: How much to keep.
     """
 
-    def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_CACHED_BYTES) -> None:
         self._most_bytes = most_bytes
         self._kept: OrderedDict[tuple[int, int], Piece] = OrderedDict()
         self._bytes = 0
@@ -294,8 +294,8 @@ class RecordReader:
     def _start(self) -> None:
         self._is_plain = self.index.compression == "none"
         needed = _MEMBER_BYTES * len(self.index.counts)  # by records in their order
-        most = min(max(MOST_KEPT_BYTES, needed), _MOST_PIECES_BYTES)
-        self._pieces = PieceCache() if most == MOST_KEPT_BYTES else PieceCache(most)
+        most = min(max(MAX_CACHED_BYTES, needed), _MOST_PIECES_BYTES)
+        self._pieces = BlockCache() if most == MAX_CACHED_BYTES else BlockCache(most)
         self._pid = os.getpid()  # last: who sees it must not find a lock that was held at the fork
 
     def __getstate__(self) -> dict[str, Any]:

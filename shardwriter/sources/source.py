@@ -28,7 +28,7 @@ __all__ = [
     "Source",
     "TfdsSource",
     "WaitingSource",
-    "ToldSource",
+    "DescribedSource",
     "WholeSource",
 ]
 
@@ -209,7 +209,7 @@ class FrameSource(Protocol):
 
 
 @runtime_checkable
-class ToldSource(Protocol):
+class DescribedSource(Protocol):
     """A source of which a manifest says more than its kind and its digest."""
 
     def told(self) -> dict[str, Any]:

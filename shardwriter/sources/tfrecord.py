@@ -21,7 +21,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset import Index, LawPlaces, Manifest, is_url, parse_shard_file, to_runs
+from shardwriter.dataset import (
+    AssignedLocations,
+    Index,
+    Manifest,
+    is_url,
+    parse_shard_file,
+    to_runs,
+)
 from shardwriter.errors import CorruptFile, ManifestError, SourceError
 from shardwriter.formats import (
     FOOTER_BYTES,
@@ -42,7 +49,7 @@ from shardwriter.formats import (
     payload_kind,
     read_frames,
 )
-from shardwriter.schema import FeatureSummary, FeatureType, learnt_from_json
+from shardwriter.schema import FeatureSummary, FeatureType, record_stats_from_json
 from shardwriter.sources.input_files import braced
 from shardwriter.sources.positions import InputFile, OffsetTable, OpenFiles, file_changed
 from shardwriter.sources.shard_sets import ShardSet, find_shard_sets
@@ -483,14 +490,16 @@ class TFRecordFiles:
         manifest = sets[0].manifest if len(sets) == 1 and sets[0].is_complete else None
         self.manifest: Manifest | None = manifest
         self.summaries: Mapping[str, FeatureSummary] = (
-            learnt_from_json(manifest.schema) if manifest else {}
+            record_stats_from_json(manifest.schema) if manifest else {}
         )
         if manifest is not None and manifest.labels is not None:
             self.labels, self.label = manifest.labels, manifest.labels["feature"]
         self.notes: Sequence[str] = _notes(sets, manifest)
-        self._order: LawPlaces | None = None
+        self._order: AssignedLocations | None = None
         if manifest is not None:
-            self._order = LawPlaces(manifest.num_shards, manifest.gaps, manifest.num_records)
+            self._order = AssignedLocations(
+                manifest.num_shards, manifest.gaps, manifest.num_records
+            )
         self.random_access = self.travels = all(map(is_plain, self.paths))
         self.num_items: int | None = manifest.num_records if manifest else None
         self._offsets = OffsetTable()

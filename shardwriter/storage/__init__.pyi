@@ -28,8 +28,8 @@ from .open_files import Scratch as Scratch
 from .open_files import max_open_files as max_open_files
 from .open_files import max_source_files as max_source_files
 from .protocol import ComposingStorage as ComposingStorage
-from .protocol import GrowingFile as GrowingFile
 from .protocol import LocalStorage as LocalStorage
+from .protocol import OutputFile as OutputFile
 from .protocol import Storage as Storage
 from .protocol import each as each
 from .protocol import each_in_turn as each_in_turn

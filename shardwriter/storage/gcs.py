@@ -99,7 +99,7 @@ class _Upload(BlobWriter):  # type: ignore[misc]
             self._buffer.close()
 
 
-class GrowingObject:
+class UploadFile:
     """An object that is being written.
 
     A small one goes up in one request when it is complete. Where a new one is refused, as it is
@@ -231,7 +231,7 @@ class GcsStorage(FileSystemStorage):
     # -- writing -----------------------------------------------------------------------------------
 
     def _open_new(self, path: str, *, new: bool) -> Growing:
-        return GrowingObject(self._blob(path), path, new=new)
+        return UploadFile(self._blob(path), path, new=new)
 
     def publish(self, source: str, target: str) -> None:
         """Copy an object on the server, and delete the old one."""

@@ -14,10 +14,10 @@ from typing import BinaryIO, Protocol, TypeVar, runtime_checkable
 from shardwriter.dataset import URL
 from shardwriter.storage.local import LocalStorage
 
-__all__ = ["ComposingStorage", "GrowingFile", "LocalStorage", "Storage"]
+__all__ = ["ComposingStorage", "OutputFile", "LocalStorage", "Storage"]
 
 
-class GrowingFile(Protocol):
+class OutputFile(Protocol):
     """A file that is being written."""
 
     def write(self, data: bytes, /) -> None:
@@ -46,7 +46,7 @@ class Storage(Protocol):
     def num_at_once(self) -> int:
         """How many calls may be made at once, from several threads: 1 where none is slow."""
 
-    def create(self, path: str, *, new: bool = False) -> GrowingFile:
+    def create(self, path: str, *, new: bool = False) -> OutputFile:
         """Create a file, in place of one that is there, and return it for appending.
 
         Args:
@@ -56,7 +56,7 @@ class Storage(Protocol):
                 attempt, and does not say no.
         """
 
-    def append(self, path: str, num_bytes: int) -> GrowingFile:
+    def append(self, path: str, num_bytes: int) -> OutputFile:
         """Open a file to append behind its first ``num_bytes``; what follows them is cut off.
 
         It is an error that the file has fewer, or that the place can not append.

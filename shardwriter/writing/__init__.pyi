@@ -19,13 +19,13 @@ from .job import Listing as Listing
 from .job import check_compression as check_compression
 from .journal import MAX_GAPS as MAX_GAPS
 from .journal import ErrorEntry as ErrorEntry
-from .journal import LearntState as LearntState
+from .journal import RecordStatsState as RecordStatsState
 from .journal import RunFacts as RunFacts
 from .journal import SealedFields as SealedFields
 from .journal import is_of_job as is_of_job
 from .messages import Channel as Channel
 from .messages import Mailbox as Mailbox
-from .messages import ParcelTooLarge as ParcelTooLarge
+from .messages import MessageTooLarge as MessageTooLarge
 from .messages import above_standard as above_standard
 from .messages import how_ended as how_ended
 from .messages import pack as pack
@@ -34,7 +34,7 @@ from .messages import unpack as unpack
 from .messages import unpack_failure as unpack_failure
 from .notices import Notices as Notices
 from .notices import Notify as Notify
-from .open_shards import GrowingShards as GrowingShards
+from .open_shards import OpenShards as OpenShards
 from .open_shards import ShardFile as ShardFile
 from .open_shards import open_record_writer as open_record_writer
 from .options import DatasetOptions as DatasetOptions
@@ -72,7 +72,7 @@ from .resume import last_record as last_record
 from .resume import machine_facts as machine_facts
 from .resume import take_finished as take_finished
 from .resume import what_differs as what_differs
-from .resume_state import Kept as Kept
+from .resume_state import ResumeState as ResumeState
 from .run_directory import FORMAT as FORMAT
 from .run_directory import RunDirectory as RunDirectory
 from .selection import Selection as Selection

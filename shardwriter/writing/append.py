@@ -42,7 +42,7 @@ from shardwriter.schema import (
     FeatureSummary,
     FeatureType,
     LabelCounts,
-    Learnt,
+    RecordStats,
     SchemaLike,
     as_error,
     check_same_holders,
@@ -71,7 +71,7 @@ from shardwriter.sources import (
 from shardwriter.storage import LocalStorage
 from shardwriter.writing.choose_engine import open_engine
 from shardwriter.writing.encode import apply_map
-from shardwriter.writing.engine import ErrorBudget, Outcome, Progress
+from shardwriter.writing.engine import ErrorBudget, Progress, WriteResult
 from shardwriter.writing.event_log import check_log_dir
 from shardwriter.writing.job import Job
 from shardwriter.writing.journal import Base
@@ -97,7 +97,7 @@ from shardwriter.writing.resume import (
     run_facts,
     take_finished,
 )
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.selection import Selection
 
@@ -305,7 +305,7 @@ class Known:
     schema: bool
     labels: bool
 
-    def of(self, outcome: Outcome) -> Outcome:
+    def of(self, outcome: WriteResult) -> WriteResult:
         """Return an outcome that says nothing of some of the records alone."""
         return replace(
             outcome,
@@ -481,10 +481,10 @@ class Appending:
                 known = before[name].vocabulary
                 check_same_vocabulary(name, (there, known), ("what is appended", vocabulary))
 
-    def begin(self, job: Job, known: Known, run: RunDirectory) -> Kept:
+    def begin(self, job: Job, known: Known, run: RunDirectory) -> ResumeState:
         """Begin a run whose first items are known already."""
         errors = read_ledger(run)
-        learnt = learnt_of(job, self.manifest) if known.schema else Learnt({}, _no_labels(job))
+        learnt = learnt_of(job, self.manifest) if known.schema else RecordStats({}, _no_labels(job))
         if self._copied is not None and known.schema:
             copied = Job(self.new, job.pattern).copied
             if copied.labels.feature != learnt.labels.feature:  # which these do not have

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from shardwriter.writing.engine import Engine, Notify, Outcome, Progress
+from shardwriter.writing.engine import Engine, Notify, Progress, WriteResult
 from shardwriter.writing.job import Job
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.serial import run_serial
 
@@ -66,8 +66,8 @@ def open_engine(options: RunOptions, num_shards: int | None = None) -> Iterator[
     """
 
     def serial(
-        job: Job, run: RunDirectory, kept: Kept, progress: Progress | None, _: Notify
-    ) -> Outcome:
+        job: Job, run: RunDirectory, kept: ResumeState, progress: Progress | None, _: Notify
+    ) -> WriteResult:
         return run_serial(job, run, kept, options, progress=progress)
 
     if options.engine == "serial" or options.backend != "native":
@@ -84,8 +84,12 @@ def open_engine(options: RunOptions, num_shards: int | None = None) -> Iterator[
     with start_pool() as pool:
 
         def process(
-            job: Job, run: RunDirectory, kept: Kept, progress: Progress | None, notify: Notify
-        ) -> Outcome:
+            job: Job,
+            run: RunDirectory,
+            kept: ResumeState,
+            progress: Progress | None,
+            notify: Notify,
+        ) -> WriteResult:
             num_workers = max(1, min(most, len(kept.unfinished(range(job.num_shards)))))
             if job.num_items is not None:
                 num_workers = max(1, min(num_workers, job.num_items))
@@ -109,8 +113,8 @@ def _telling_of_idle(engine: Engine, options: RunOptions, most: int) -> Engine:
     """Have people told of workers without work: at once if they asked for them, else if it cost."""
 
     def telling(
-        job: Job, run: RunDirectory, kept: Kept, progress: Progress | None, notify: Notify
-    ) -> Outcome:
+        job: Job, run: RunDirectory, kept: ResumeState, progress: Progress | None, notify: Notify
+    ) -> WriteResult:
         idle = (
             f"a shard is written by one process, so {job.num_shards} of {most} workers have work: "
             f"{most} shards or more would use all"

@@ -50,7 +50,7 @@ from shardwriter.schema import (
     Declared,
     FeatureType,
     LabelCounts,
-    Learnt,
+    RecordStats,
     Schema,
     Steps,
     must_bind,
@@ -232,11 +232,11 @@ class RecordEncoder:
         self._has_lost = False  # whether a number was lost in an item of a mapping before
 
     @property
-    def learnt(self) -> Learnt:
+    def learnt(self) -> RecordStats:
         """What was learnt so far; it goes on growing."""
-        return Learnt(self.schema.features, self.labels, self.warnings)
+        return RecordStats(self.schema.features, self.labels, self.warnings)
 
-    def expect(self, learnt: Learnt, counted: Counted) -> None:
+    def expect(self, learnt: RecordStats, counted: Counted) -> None:
         """Go on behind others.
 
         Args:
@@ -369,7 +369,7 @@ class RecordEncoder:
         """Whether `encode_block` gives what `encode` does: where nothing was declared."""
         return self._binder is None
 
-    def merge(self, learnt: Learnt) -> None:
+    def merge(self, learnt: RecordStats) -> None:
         """Add what another encoder has learnt from other items of the same dataset.
 
         Raises:

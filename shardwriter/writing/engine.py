@@ -15,10 +15,10 @@ from shardwriter.errors import DataWarning, ShardwriterError, TooManyErrors
 from shardwriter.writing.job import Job
 from shardwriter.writing.notices import Notify
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 
-__all__ = ["Engine", "Notify", "Outcome", "Progress", "Work"]
+__all__ = ["Engine", "Notify", "WriteResult", "Progress", "Work"]
 
 
 # How many items may give an error.
@@ -32,7 +32,7 @@ class ErrorBudget:
         kept: Has those that were.
     """
 
-    def __init__(self, options: RunOptions, kept: Kept) -> None:
+    def __init__(self, options: RunOptions, kept: ResumeState) -> None:
         self._most = options.max_errors
         self._count = len(kept.errors)
 
@@ -91,7 +91,7 @@ Progress = Callable[[Work], None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WriteResult:
     """What an engine has made.
 
     Attributes:
@@ -119,5 +119,5 @@ class Outcome:
     warnings: Sequence[DataWarning] = ()
 
 
-Engine = Callable[[Job, RunDirectory, Kept, "Progress | None", Notify], Outcome]
+Engine = Callable[[Job, RunDirectory, ResumeState, "Progress | None", Notify], WriteResult]
 """Writes what is still to be done of a job into a run directory that has begun, and seals it."""

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 # One image file made anew: decoded, turned, resized, encoded. Pillow does the work.
 #
-# Kept are the pixels' mode, where it can be interpolated, and the colour profile. All else is left
-# out: Exif tags and their position in the world, comments, thumbnails. What would lose something
-# without a word is refused: several frames, more than 8 bits of a colour.
+# What is preserved: the pixels' mode, where it can be interpolated, and the colour profile. All
+# else is left out: Exif tags and their position in the world, comments, thumbnails. What would lose
+# something without a word is refused: several frames, more than 8 bits of a colour.
 #
 # An image is shrunk by Lanczos' filter. A JPEG that is far larger is decoded at a half, quarter or
 # eighth first, of which libjpeg knows how, as long as twice the wanted size is left. A mask's

@@ -20,18 +20,18 @@ from shardwriter.dataset import Output, ShardPattern
 from shardwriter.errors import OptionError, RunChanged, ShardwriterError
 from shardwriter.formats import Packing, canonical
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.schema import FeatureType, LabelCounts, Learnt
+from shardwriter.schema import FeatureType, LabelCounts, RecordStats
 from shardwriter.sources import (
+    DescribedSource,
     FrameSource,
     Item,
     RecordSource,
     Source,
-    ToldSource,
     describe_callable,
 )
 from shardwriter.writing.encode import ItemEncoder, RecordEncoder
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.selection import Selection
 from shardwriter.writing.stages import Stopwatch
 from shardwriter.writing.worker import ItemSlot, Worker, new_slot
@@ -78,7 +78,7 @@ class Job:
 
     def encoder(
         self,
-        kept: Kept,
+        kept: ResumeState,
         worker: Worker | None = None,
         watch: Stopwatch | None = None,
         *,
@@ -98,22 +98,22 @@ class Job:
         if kept.standing is not None:
             items.standing = kept.standing.record
         if kept.learnt is not None:
-            items.encoder.expect(Learnt.from_state(kept.learnt, self.num_shards), kept.counted)
+            items.encoder.expect(RecordStats.from_state(kept.learnt, self.num_shards), kept.counted)
         return items
 
     def record_encoder(self) -> RecordEncoder:
         """Return what gathers the schema and the labels of the job's records; it has none yet."""
         return ItemEncoder(self.source, self.options, self.num_shards).encoder
 
-    def learnt(self, kept: Kept) -> RecordEncoder:
+    def learnt(self, kept: ResumeState) -> RecordEncoder:
         """Return an encoder that others can be merged into: what was learnt before."""
         encoder = self.record_encoder()
         if kept.learnt is not None:
-            encoder.merge(Learnt.from_state(kept.learnt, self.num_shards))
+            encoder.merge(RecordStats.from_state(kept.learnt, self.num_shards))
         return encoder
 
     @property
-    def copied(self) -> Learnt:
+    def copied(self) -> RecordStats:
         """What is known of finished records that are copied, where all of them are.
 
         In which shard a label stands is not: nobody looks into the records.
@@ -145,7 +145,7 @@ class Job:
         return source.num_frames if self.selection.is_untouched else 0
 
     def items_of(
-        self, shards: Sequence[int], kept: Kept, first: int = 0
+        self, shards: Sequence[int], kept: ResumeState, first: int = 0
     ) -> Iterator[tuple[int, Item]]:
         """Yield (index, descriptor) of the items of some shards, in order of index.
 
@@ -157,7 +157,7 @@ class Job:
             yield from self.selection.items_at(indices)
 
     def indices_of(
-        self, shards: Sequence[int], kept: Kept, first: int, stop: int
+        self, shards: Sequence[int], kept: ResumeState, first: int, stop: int
     ) -> Iterator[NDArray[np.int64]]:
         """Yield int64[n]: the items of some shards from ``first`` up to ``stop``, ascending.
 
@@ -227,7 +227,7 @@ class Job:
 
     def source_json(self) -> dict[str, Any]:
         """Return the manifest's ``source``."""
-        told = self.source.told() if isinstance(self.source, ToldSource) else {}
+        told = self.source.told() if isinstance(self.source, DescribedSource) else {}
         return {**told, "digest": self._source_digest, "kind": self.source.kind}
 
     def bytes_options(self) -> dict[str, Any]:
@@ -292,7 +292,7 @@ class Listing:
         num_items: T, once all items were listed.
     """
 
-    def __init__(self, job: Job, kept: Kept, first: int = 0) -> None:
+    def __init__(self, job: Job, kept: ResumeState, first: int = 0) -> None:
         self._job = job
         self._kept = kept
         self._first = first

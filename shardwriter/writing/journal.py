@@ -17,8 +17,8 @@ from shardwriter.dataset import SealedShard, from_runs
 from shardwriter.errors import StorageError
 from shardwriter.formats import Count, Written, canonical, json_shape
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.schema import Learnt
-from shardwriter.storage import GrowingFile, Storage
+from shardwriter.schema import RecordStats
+from shardwriter.storage import OutputFile, Storage
 
 # The declared shapes of all JSON in a run directory.
 #
@@ -91,13 +91,13 @@ class WarningState(_WarningKeys, total=False):
     value: str
 
 
-class _LearntKeys(TypedDict):
+class _RecordStatsKeys(TypedDict):
     features: dict[str, FeatureState]
     labels: _LabelsState
 
 
-class LearntState(_LearntKeys, total=False):
-    """What is known of some records: see :class:`shardwriter.schema.record_stats.Learnt`."""
+class RecordStatsState(_RecordStatsKeys, total=False):
+    """What is known of some records: see :class:`shardwriter.schema.record_stats.RecordStats`."""
 
     warnings: list[WarningState]
 
@@ -126,7 +126,7 @@ class SnapshotLine(TypedDict):
     growing: list[GrowingRow]
     is_synced: bool
     journal_bytes: Count
-    learnt: LearntState
+    learnt: RecordStatsState
     num_items: Count | None
     number: Count
     sealed: list[SealedRow]
@@ -142,7 +142,7 @@ class BaseLine(TypedDict):
     gaps: list[tuple[Count, Annotated[int, Meta(ge=1, le=2**63 - 1)]]]
     growing: list[GrowingRow]
     in_place: bool
-    learnt: LearntState | None
+    learnt: RecordStatsState | None
     num_items: Count | None
     sealed: list[SealedRow]
     uncounted: list[Count]
@@ -246,7 +246,7 @@ class Journal:
 class JournaledFile:
     """A growing shard whose bytes follow the facts that came before them."""
 
-    def __init__(self, file: GrowingFile, journal: Journal) -> None:
+    def __init__(self, file: OutputFile, journal: Journal) -> None:
         self._file = file
         self._journal = journal
 
@@ -340,8 +340,8 @@ class Snapshot:
         counted_to: Of the shards that grow, records of the items in front of this one were counted.
         growing: What stands in each shard that grows.
         sealed: The shards that it has finished in this attempt.
-        learnt: State of :class:`shardwriter.schema.record_stats.Learnt`: of this worker, in this
-            attempt.
+        learnt: State of :class:`~shardwriter.schema.record_stats.RecordStats` of this worker, in
+            this attempt.
         num_items: T, once the end of the source was met.
         journal_bytes: Length of the journal that belongs to it.
     """
@@ -414,7 +414,7 @@ class Base:
             again.
         gaps: Items that give no record, as ``[first, count]`` in order.
         errors: What is known of those that are errors, by item.
-        learnt: State of :class:`~shardwriter.schema.record_stats.Learnt`; None for none.
+        learnt: State of :class:`~shardwriter.schema.record_stats.RecordStats`; None for none.
         num_items: T, where the end of the source was met.
     """
 
@@ -506,7 +506,7 @@ def is_of_job(learnt: Mapping[str, Any], num_shards: int) -> bool:
     if any((row is not None) is not labels["per_shard"] for row in rows):
         return False
     try:
-        Learnt.from_state(learnt, num_shards)
+        RecordStats.from_state(learnt, num_shards)
     except ValueError:  # a label that is no number
         return False
     return True

@@ -79,7 +79,7 @@ _PROTOCOL: Final = 5
 _SMALL_TENSOR: Final = 256  # bytes that are sent in vain rather than copied
 
 
-class ParcelTooLarge(Exception):
+class MessageTooLarge(Exception):
     """An object takes more bytes than may be sent."""
 
 
@@ -94,7 +94,7 @@ class _Sink(io.RawIOBase):
         size = len(data) if isinstance(data, bytes) else memoryview(data).nbytes
         self._left -= size
         if self._left < 0:
-            raise ParcelTooLarge
+            raise MessageTooLarge
         self.parts.append(bytes(data))
         return size
 
@@ -119,7 +119,7 @@ def pack(obj: Any, max_bytes: int) -> tuple[bytes, list[int]]:
     """Return an object's bytes, and the descriptors to send with them.
 
     Raises:
-        ParcelTooLarge: It takes more than ``max_bytes``.
+        MessageTooLarge: It takes more than ``max_bytes``.
         Exception: Something in it can not be pickled; says what.
     """
     sink = _Sink(max_bytes)

@@ -21,10 +21,10 @@ from shardwriter.formats import (
     TFRecordWriter,
     Written,
 )
-from shardwriter.storage import GrowingFile, Storage
+from shardwriter.storage import OutputFile, Storage
 from shardwriter.writing.journal import Journal, JournaledFile
 from shardwriter.writing.options import Backend
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 
 # One shard file's life: create, or go on with it -> write -> seal, or abandon.
@@ -197,7 +197,7 @@ _MAX_BUFFER_BYTES: Final = 1 << 18
 _ALL_BUFFERS_BYTES: Final = 32 << 20
 
 
-class MovingFrames:
+class FrameCopy:
     """Deals frames to shards.
 
     Args:
@@ -245,7 +245,7 @@ class MovingFrames:
         self._files[shard].write_frames(frames, sizes - FRAME_BYTES)
 
 
-class GrowingShards:
+class OpenShards:
     """Open shards of a run.
 
     Those not sealed are abandoned with the stack.
@@ -271,7 +271,7 @@ class GrowingShards:
         packing: Packing = PLAIN,
         backend: Backend = "native",
         journal: Journal | None = None,
-        kept: Kept | None = None,
+        kept: ResumeState | None = None,
     ) -> None:
         self.files: dict[int, ShardFile] = {}
         # A zlib stream, and TensorFlow's writer, can only be gone on with by whoever began.
@@ -346,7 +346,7 @@ def open_record_writer(
         written: What an earlier attempt has left in the file.
         new: Whether there must be no such file.
     """
-    file: GrowingFile
+    file: OutputFile
     if written.num_pieces:
         file = storage.append(path, written.file_bytes)
     else:

@@ -18,15 +18,15 @@ from contextlib2 import ExitStack
 from shardwriter.dataset import SealedShard
 from shardwriter.errors import DataError, RecordTooLarge, ShardwriterError, StorageError
 from shardwriter.formats import FRAME_BYTES
-from shardwriter.schema import FeatureSummary, Learnt, warnings_of
+from shardwriter.schema import FeatureSummary, RecordStats, warnings_of
 from shardwriter.sources import FrameSource, Item
 from shardwriter.writing.encode import ItemEncoder, RecordEncoder
-from shardwriter.writing.engine import Outcome, Work
+from shardwriter.writing.engine import Work, WriteResult
 from shardwriter.writing.job import Job
 from shardwriter.writing.journal import Journal, Snapshot
-from shardwriter.writing.open_shards import GrowingShards, MovingFrames
+from shardwriter.writing.open_shards import FrameCopy, OpenShards
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.stages import Stopwatch
 
@@ -52,7 +52,7 @@ class Done:
         notes: What a person should know in the end, one line each.
     """
 
-    learnt: Learnt
+    learnt: RecordStats
     sealed: dict[int, SealedShard] = field(default_factory=dict)
     gaps: list[int] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -102,7 +102,7 @@ class PartWriter:
         self,
         job: Job,
         run: RunDirectory,
-        kept: Kept,
+        kept: ResumeState,
         options: RunOptions,
         worker: int,
         journal: Journal,
@@ -161,7 +161,7 @@ class PartWriter:
         done = self.done
         self._items.counted_to = 0
         with ExitStack() as stack:
-            growing = GrowingShards(
+            growing = OpenShards(
                 stack,
                 self._run,
                 shards,
@@ -193,7 +193,7 @@ class PartWriter:
                 self._snapshot(growing, synced=is_full)
         self._listener.tell(done)
 
-    def _make(self, growing: GrowingShards, items: Iterable[tuple[int, Item]]) -> None:
+    def _make(self, growing: OpenShards, items: Iterable[tuple[int, Item]]) -> None:
         """Load, map, encode and write some items."""
         done, num_shards, files = self.done, self._num_shards, growing.files
         most_bytes = self._options.checkpoint_bytes
@@ -219,7 +219,7 @@ class PartWriter:
         except RecordTooLarge as error:  # of a block of rows: the shard met it
             raise error.locate(index=item_index) from error.__cause__
 
-    def _move(self, growing: GrowingShards, shards: Sequence[int], stop: int) -> None:
+    def _move(self, growing: OpenShards, shards: Sequence[int], stop: int) -> None:
         """Move the frames of the items in front of one, block by block.
 
         A record that is damaged goes the way of any item, which says what is wrong or skips it.
@@ -227,7 +227,7 @@ class PartWriter:
         job, watch = self._job, self._watch
         source, selection = job.source, job.selection
         assert isinstance(source, FrameSource)
-        moving = MovingFrames(growing.files, self._num_shards)
+        moving = FrameCopy(growing.files, self._num_shards)
         most = _FIRST_MOVED  # about as many as come at once; few where records are damaged
         for indices in job.indices_of(shards, self._kept, 0, stop):
             places = selection.source_places(indices)
@@ -271,7 +271,7 @@ class PartWriter:
         self._journal.fact(skip=item_index, reason="error", error=entry)
         self._listener.tell_error(error)
 
-    def _look(self, growing: GrowingShards, now: float) -> float:
+    def _look(self, growing: OpenShards, now: float) -> float:
         """Tell how far it is, and mark it, where it is time; return when to look again."""
         if now >= self._next_report:
             self._listener.tell(self.done)
@@ -280,7 +280,7 @@ class PartWriter:
             self._snapshot(growing)
         return min(self._next_report, self._next_mark)
 
-    def _snapshot(self, growing: GrowingShards, *, synced: bool = False) -> None:
+    def _snapshot(self, growing: OpenShards, *, synced: bool = False) -> None:
         """Note what has been done, so that it need not be done again."""
         if not self._can_resume:
             self._since_checkpoint = 0
@@ -326,11 +326,11 @@ def num_moved(job: Job, options: RunOptions) -> int:
 
 def gather(
     job: Job,
-    kept: Kept,
+    kept: ResumeState,
     parts: Iterable[Done],
     num_items: int,
     seconds: Mapping[str, float] | None = None,
-) -> Outcome:
+) -> WriteResult:
     """Put together what all processes have done, and what was done before.
 
     Args:
@@ -374,14 +374,14 @@ def outcome_of(
     errors: list[dict[str, Any]],
     payload_bytes: int,
     seconds: Mapping[str, float],
-) -> Outcome:
+) -> WriteResult:
     """Return the outcome of a run whose shards are all sealed."""
     labels = learnt.labels
     notes = []
     if labels.too_many:
         notes.append(f"{labels.feature!r} has too many values to count as a label")
     work = Work(num_items, num_items, payload_bytes, len(gaps), len(errors), seconds)
-    return Outcome(
+    return WriteResult(
         [sealed[number] for number in sorted(sealed)],
         num_items,
         sorted(gaps),

@@ -30,14 +30,14 @@ import numpy as np
 from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
 from shardwriter.sources import HoldingSource, WaitingSource
 from shardwriter.storage import Scratch
-from shardwriter.writing.engine import ErrorBudget, Notify, Outcome, Progress, Work
+from shardwriter.writing.engine import ErrorBudget, Notify, Progress, Work, WriteResult
 from shardwriter.writing.event_log import MAIN, EventLog
 from shardwriter.writing.job import Job, Listing
-from shardwriter.writing.messages import ItemPacker, ParcelTooLarge, died, pack, unpack_failure
+from shardwriter.writing.messages import ItemPacker, MessageTooLarge, died, pack, unpack_failure
 from shardwriter.writing.options import RunOptions
 from shardwriter.writing.part import REPORT_S, Done, gather
 from shardwriter.writing.pool import Pool, WorkerHandle
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.stages import Stopwatch
 from shardwriter.writing.worker_process import (
@@ -70,12 +70,12 @@ def run_process(
     num_workers: int,
     job: Job,
     run: RunDirectory,
-    kept: Kept,
+    kept: ResumeState,
     options: RunOptions,
     *,
     progress: Progress | None = None,
     notify: Notify | None = None,
-) -> Outcome:
+) -> WriteResult:
     """Write all that is still to be done of a job with worker processes.
 
     Args:
@@ -134,7 +134,7 @@ def _both(progress: Progress | None, log: EventLog) -> Progress | None:
     return tell
 
 
-def _work_of(kept: Kept) -> Work:
+def _work_of(kept: ResumeState) -> Work:
     """Return what earlier attempts have done."""
     return Work(kept.num_done, None, kept.payload_bytes, len(kept.gaps), len(kept.errors))
 
@@ -155,7 +155,7 @@ def _parcel_of(assignment: Assignment, notify: Notify | None) -> tuple[bytes, li
             if notify is not None:
                 notify(f"items are loaded in one process: the source {_why(error)}")
             return parcel
-        if isinstance(error, ParcelTooLarge):
+        if isinstance(error, MessageTooLarge):
             what = f"more than {MAX_PARCEL_BYTES >> 20} MiB belong to the map"
         else:
             what = f"the map can not be sent to another process: {error}"
@@ -166,7 +166,7 @@ def _parcel_of(assignment: Assignment, notify: Notify | None) -> tuple[bytes, li
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, ParcelTooLarge):
+    if isinstance(error, MessageTooLarge):
         return f"takes more than {MAX_PARCEL_BYTES >> 20} MiB, too much to give to each worker"
     return f"can not be sent to others ({error})"
 
@@ -178,7 +178,7 @@ class _Crew:
         self,
         pool: Pool,
         job: Job,
-        kept: Kept,
+        kept: ResumeState,
         places: memoryview,
         options: RunOptions,
         progress: Progress | None,

@@ -27,19 +27,25 @@ from shardwriter.dataset import (
     Output,
     SealedShard,
     ShardPattern,
+    assignment_error,
     dali_index,
     generations,
     index_chunks,
     index_head,
     is_url,
-    law_breach,
     ledger_file,
     lost_file,
     manifest_file,
     parse_manifest,
     pattern_from_template,
 )
-from shardwriter.errors import LawViolation, ManifestError, OutputExists, StorageError, python_words
+from shardwriter.errors import (
+    AssignmentError,
+    ManifestError,
+    OutputExists,
+    StorageError,
+    python_words,
+)
 from shardwriter.formats import PLAIN, Compression, Packing, canonical, clean, extend_crc32c
 from shardwriter.schema import to_manifest
 from shardwriter.storage import (
@@ -48,7 +54,7 @@ from shardwriter.storage import (
     each,
     each_in_turn,
 )
-from shardwriter.writing.engine import Outcome
+from shardwriter.writing.engine import WriteResult
 from shardwriter.writing.journal import Retry
 from shardwriter.writing.options import RunOptions
 from shardwriter.writing.run_directory import RunDirectory
@@ -501,21 +507,21 @@ def _note_what_is_kept(error: KeyboardInterrupt, run: RunDirectory, *, is_kept: 
     error.add_note(python_words(note))
 
 
-def finish(run: RunDirectory, outcome: Outcome, output: Output, **facts: Any) -> Manifest:
+def finish(run: RunDirectory, outcome: WriteResult, output: Output, **facts: Any) -> Manifest:
     """Publish a dataset, and return its manifest; see :func:`prepared`."""
     manifest = prepared(run, outcome, output, **facts)
     publish(run, manifest, ledger_of(outcome))
     return manifest
 
 
-def ledger_of(outcome: Outcome) -> bytes:
+def ledger_of(outcome: WriteResult) -> bytes:
     """Return the lines of ``<name>.errors.jsonl``."""
     return "".join(map(canonical.dumps, outcome.errors)).encode("ascii")
 
 
 def prepared(
     run: RunDirectory,
-    outcome: Outcome,
+    outcome: WriteResult,
     output: Output,
     *,
     job: str,
@@ -529,13 +535,13 @@ def prepared(
     """Hold the counts against the law, write the index, and return the manifest.
 
     Raises:
-        LawViolation: The shards are not what the law gives; nothing is published.
+        AssignmentError: The shards are not what the law gives; nothing is published.
     """
     counts = [shard.num_records for shard in outcome.shards]
-    breach = law_breach(counts, outcome.num_items, outcome.gaps)
+    breach = assignment_error(counts, outcome.num_items, outcome.gaps)
     if breach is not None:
         shard, expected, count = breach
-        raise LawViolation(
+        raise AssignmentError(
             f"shard {shard} got {count:,} records, and the law gives it {expected:,} of "
             f"{outcome.num_items:,}",
             hint=hint,

@@ -21,7 +21,7 @@ from shardwriter.schema import SchemaLike, declare
 from shardwriter.storage import LocalStorage
 from shardwriter.writing.encode import RecordEncoder, record_encoder
 from shardwriter.writing.notices import Notices
-from shardwriter.writing.open_shards import GrowingShards, ShardFile
+from shardwriter.writing.open_shards import OpenShards, ShardFile
 from shardwriter.writing.part import outcome_of
 from shardwriter.writing.publication import begin, check_output, finish, is_committed
 from shardwriter.writing.resume import machine_facts
@@ -39,7 +39,7 @@ class DatasetWriter:
         manifest: The published manifest; None before the block has ended.
     """
 
-    def __init__(self, shards: GrowingShards, encoder: RecordEncoder) -> None:
+    def __init__(self, shards: OpenShards, encoder: RecordEncoder) -> None:
         self._shards = shards
         self._encoder = encoder
         self._failed = False
@@ -140,7 +140,7 @@ def open_sharded_writers(
 
     Raises:
         UsageError: ``out`` has no N, or exists.
-        LawViolation: When the stack unwinds, and record i did not go to shard i mod N.
+        AssignmentError: When the stack unwinds, and record i did not go to shard i mod N.
         StorageError: When the stack unwinds, and a write had failed before.
     """
     output = _fixed_output(out, None)
@@ -169,7 +169,7 @@ class _Begun:
         self._output = output
         self._published = False
 
-    def publish(self, shards: GrowingShards, encoder: RecordEncoder, num_items: int) -> Manifest:
+    def publish(self, shards: OpenShards, encoder: RecordEncoder, num_items: int) -> Manifest:
         """Seal and publish; refuse shards that hold half of a write that failed."""
         run = self.run
         by_number = shards.seal()
@@ -243,9 +243,9 @@ def _job(output: Output) -> str:
     return canonical.digest({"options": options, "source": _SOURCE})
 
 
-def _growing(stack: Any, run: RunDirectory, output: Output) -> GrowingShards:
+def _growing(stack: Any, run: RunDirectory, output: Output) -> OpenShards:
     assert output.num_shards is not None
-    return GrowingShards(stack, run, range(output.num_shards), _packing(output))
+    return OpenShards(stack, run, range(output.num_shards), _packing(output))
 
 
 def _packing(output: Output) -> Packing:

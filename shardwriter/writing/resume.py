@@ -52,9 +52,9 @@ from shardwriter.schema import (
     DataWarnings,
     FeatureSummary,
     LabelCounts,
-    Learnt,
+    RecordStats,
     from_manifest,
-    learnt_from_json,
+    record_stats_from_json,
 )
 from shardwriter.sources import RecordSource, read_piece
 from shardwriter.storage import inputs_for, storage_errors
@@ -63,7 +63,7 @@ from shardwriter.writing.job import Job
 from shardwriter.writing.journal import Base, Retry, RunFacts, Snapshot, read_facts
 from shardwriter.writing.options import RunOptions
 from shardwriter.writing.publication import begin, check_output, finished
-from shardwriter.writing.resume_state import Counted, Kept, StandingRecords
+from shardwriter.writing.resume_state import Counted, FinishedRecords, ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 
 # Recovery: what of a run that was stopped can be gone on with.
@@ -91,7 +91,7 @@ def recover(
     num_items: int | None = None,
     retry_errors: bool = False,
     can_continue: bool = True,
-) -> Kept:
+) -> ResumeState:
     """Find out what can be kept, cut off the rest, and note it as the base of a new attempt.
 
     Args:
@@ -118,9 +118,9 @@ def recover(
     return kept_of(base, pattern.num_shards)
 
 
-def kept_of(base: Base, num_shards: int) -> Kept:
+def kept_of(base: Base, num_shards: int) -> ResumeState:
     """Return where an attempt starts from that begins with a base."""
-    return Kept(
+    return ResumeState(
         num_shards,
         base.attempt,
         base.growing,
@@ -186,9 +186,9 @@ def _read(
     sealed: dict[int, SealedShard] = {}
     counted_to = dict(base.counted_to)
     uncounted = set(base.uncounted)
-    learnt = Learnt.of(label, num_shards)
+    learnt = RecordStats.of(label, num_shards)
     if base.learnt is not None:
-        learnt.merge(Learnt.from_state(base.learnt, num_shards))
+        learnt.merge(RecordStats.from_state(base.learnt, num_shards))
     num_items = base.num_items
     told: dict[int, list[_Told]] = {}  # by shard, the newest first
     for worker in run.workers(base.attempt):
@@ -203,7 +203,7 @@ def _read(
         if not found:
             continue
         newest = found[0]
-        learnt.merge(Learnt.from_state(newest.learnt, num_shards))
+        learnt.merge(RecordStats.from_state(newest.learnt, num_shards))
         num_items = newest.num_items if num_items is None else num_items
         for shard in newest.growing:
             counted_to[shard] = max(counted_to.get(shard, 0), newest.counted_to)
@@ -250,7 +250,7 @@ def _take_fact(
     fact: Mapping[str, Any],
     gaps: set[int],
     errors: dict[int, Mapping[str, Any]],
-    learnt: Learnt,
+    learnt: RecordStats,
 ) -> None:
     if "skip" in fact:
         gaps.add(fact["skip"])
@@ -567,7 +567,7 @@ def take_finished(
     manifest: Manifest,
     run_options: RunOptions,
     notify: Callable[[str], None],
-) -> Kept | Manifest:
+) -> ResumeState | Manifest:
     """Find out what is still to be done of a finished dataset.
 
     Returns:
@@ -599,7 +599,7 @@ def take_finished(
     if not retry or not errors:
         if is_changed:
             notify("no item of it gave an error, so nothing is made with the changed map")
-        ErrorBudget(run_options, Kept(job.num_shards, errors=errors)).check()
+        ErrorBudget(run_options, ResumeState(job.num_shards, errors=errors)).check()
         if retry and manifest.gaps and not os.path.exists(_ledger_path(run)):
             notify(f"there is no {ledger_file(run.name)}, so no item is known to have failed")
         if run_options.dali_index and not has_dali(run, manifest):
@@ -608,7 +608,7 @@ def take_finished(
     if is_changed:
         retries.append({"items": to_runs(sorted(errors)), "job": manifest.job})
     # Before anything is changed: it refuses what the files do not account for.
-    standing = StandingRecords(run.directory, manifest, errors)
+    standing = FinishedRecords(run.directory, manifest, errors)
     told = {"retries": retries} if retries else {}
     begin(run, {**run_facts(job), "standing_job": manifest.job, **told})
     shards = {index % job.num_shards for index in errors}
@@ -723,7 +723,7 @@ def read_ledger(run: RunDirectory) -> dict[int, dict[str, Any]]:
 
 def _try_again(
     job: Job, run: RunDirectory, manifest: Manifest, errors: Mapping[int, Mapping[str, Any]]
-) -> Kept:
+) -> ResumeState:
     """Have the items of a finished dataset made again that gave an error.
 
     Shards without any of them stay where they are.
@@ -768,12 +768,12 @@ def _check_files(run: RunDirectory, manifest: Manifest) -> None:
             )
 
 
-def learnt_of(job: Job, manifest: Manifest) -> Learnt:
+def learnt_of(job: Job, manifest: Manifest) -> RecordStats:
     """Return what a manifest tells of the records that a job has made."""
     labels = job.record_encoder().labels
     warnings = DataWarnings(from_manifest(manifest.metadata))
     if isinstance(job.source, RecordSource) and job.options.map is None:
-        return Learnt({}, labels, warnings)  # nothing looked into them
+        return RecordStats({}, labels, warnings)  # nothing looked into them
     features = manifest.features
     if manifest.labels is not None:
         name = manifest.labels["feature"]
@@ -781,7 +781,7 @@ def learnt_of(job: Job, manifest: Manifest) -> Learnt:
         labels = LabelCounts.from_json(manifest.labels, job.num_shards, kind)
     elif labels.feature in features and features[labels.feature].present:
         labels.too_many = True  # or they could not be told apart
-    return Learnt(learnt_from_json(manifest.schema), labels, warnings)
+    return RecordStats(record_stats_from_json(manifest.schema), labels, warnings)
 
 
 # An unfinished run: whether it is of the same job, and how it is gone on with.
@@ -815,7 +815,7 @@ def go_on(
     facts: Mapping[str, Any],
     run_options: RunOptions,
     notify: Callable[[str], None],
-) -> Kept:
+) -> ResumeState:
     """Take up an unfinished run.
 
     Args:
@@ -868,7 +868,7 @@ def go_on(
     return kept
 
 
-def _standing(run: RunDirectory, facts: RunFacts) -> StandingRecords | None:
+def _standing(run: RunDirectory, facts: RunFacts) -> FinishedRecords | None:
     """Return the records that a run keeps of the dataset that it replaces; None for other runs.
 
     Raises:
@@ -883,7 +883,7 @@ def _standing(run: RunDirectory, facts: RunFacts) -> StandingRecords | None:
             path=run.path,
             hint=_OVERWRITE,
         )
-    return StandingRecords(run.directory, manifest, read_ledger(run))
+    return FinishedRecords(run.directory, manifest, read_ledger(run))
 
 
 def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -955,7 +955,7 @@ def _phrase(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _told(job: Job, kept: Kept) -> list[str]:
+def _told(job: Job, kept: ResumeState) -> list[str]:
     share = "" if not job.num_items else f" of {job.num_items:,}"
     whole = len(kept.sealed)
     lines = [
@@ -972,7 +972,7 @@ def _told(job: Job, kept: Kept) -> list[str]:
 
 def take_up(
     job: Job, run: RunDirectory, run_options: RunOptions, notify: Callable[[str], None]
-) -> Kept | Manifest | None:
+) -> ResumeState | Manifest | None:
     """Find out where to go on.
 
     Returns:

@@ -20,7 +20,7 @@ from shardwriter.writing.journal import Retry
 # Records of a finished dataset that are taken as they are while failed items are tried again.
 
 
-class StandingRecords:
+class FinishedRecords:
     """The records of a dataset, by item. It can be sent to another process.
 
     Args:
@@ -83,7 +83,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Kept:
+class ResumeState:
     """Where an attempt starts from.
 
     Attributes:
@@ -94,7 +94,7 @@ class Kept:
         gaps: int64[g], sorted: items that are known to give no record.
         errors: What is known of those that are errors, by item.
         counted: Whose records were counted before.
-        learnt: State of :class:`~shardwriter.schema.record_stats.Learnt`; None for none.
+        learnt: State of :class:`~shardwriter.schema.record_stats.RecordStats`; None for none.
         num_items: T, where the end of the source was met before.
         dali_index: Whether .idx files stand in place already, and go with the others.
         checks: Size and CRC-32C of records that stand, by item: some of a source that is read from
@@ -114,7 +114,7 @@ class Kept:
     num_items: int | None = None
     dali_index: bool = False
     checks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    standing: StandingRecords | None = None
+    standing: FinishedRecords | None = None
     retries: Sequence[Retry] = ()
 
     @cached_property
@@ -191,7 +191,7 @@ class Kept:
         growing = sum(w.stream_bytes - FRAME_BYTES * w.num_records for w in self.growing.values())
         return growing + sum(shard.payload_bytes for shard in self.sealed.values())
 
-    def for_workers(self) -> Kept:
+    def for_workers(self) -> ResumeState:
         """Return what workers need of it: no errors, which may be many."""
         return replace(self, errors={}, checks={})
 

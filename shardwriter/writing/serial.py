@@ -14,12 +14,12 @@ from contextlib2 import ExitStack
 from shardwriter.errors import ShardwriterError
 from shardwriter.schema import FeatureSummary
 from shardwriter.sources import WaitingSource
-from shardwriter.writing.engine import ErrorBudget, Outcome, Progress, Work
+from shardwriter.writing.engine import ErrorBudget, Progress, Work, WriteResult
 from shardwriter.writing.event_log import EventLog
 from shardwriter.writing.job import Job, Listing
 from shardwriter.writing.options import RunOptions
 from shardwriter.writing.part import Done, PartWriter, gather, num_moved
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.stages import Stopwatch
 from shardwriter.writing.worker import new_slot
@@ -31,7 +31,7 @@ class _Told:
     def __init__(
         self,
         job: Job,
-        kept: Kept,
+        kept: ResumeState,
         budget: ErrorBudget,
         progress: Progress | None,
         log: EventLog,
@@ -67,11 +67,11 @@ class _Told:
 def run_serial(
     job: Job,
     run: RunDirectory,
-    kept: Kept,
+    kept: ResumeState,
     options: RunOptions,
     *,
     progress: Progress | None = None,
-) -> Outcome:
+) -> WriteResult:
     """Write all that is still to be done of a job in this process.
 
     Args:

@@ -48,7 +48,7 @@ from shardwriter.writing.job import Job
 from shardwriter.writing.messages import Channel, pack_failure, unpack
 from shardwriter.writing.options import RunOptions
 from shardwriter.writing.part import Done, PartWriter, num_moved
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.stages import Stopwatch
 from shardwriter.writing.worker import ItemSlot, Worker
@@ -95,7 +95,7 @@ class Assignment:
 
     job: Job
     run: RunDirectory
-    kept: Kept
+    kept: ResumeState
     options: RunOptions
     num_workers: int
     places: Scratch

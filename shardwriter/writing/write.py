@@ -45,7 +45,7 @@ from shardwriter.sources import (
 )
 from shardwriter.storage import Storage, require_tensorflow
 from shardwriter.writing.choose_engine import open_engine
-from shardwriter.writing.engine import Engine, ErrorBudget, Outcome, Progress, Work
+from shardwriter.writing.engine import Engine, ErrorBudget, Progress, Work, WriteResult
 from shardwriter.writing.event_log import check_log_dir
 from shardwriter.writing.job import Job, check_compression
 from shardwriter.writing.notices import Notices, Notify
@@ -70,7 +70,7 @@ from shardwriter.writing.publication import (
     prepared,
 )
 from shardwriter.writing.resume import run_facts, take_up
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.selection import Selection, key_costs, key_notes
 from shardwriter.writing.tfds import tfds_features
@@ -286,7 +286,7 @@ class _Task(NamedTuple):
     target: Target
     run: RunDirectory
     job: Job
-    kept: Kept | Manifest
+    kept: ResumeState | Manifest
 
 
 class _Made(NamedTuple):
@@ -294,7 +294,7 @@ class _Made(NamedTuple):
 
     task: _Task
     manifest: Manifest
-    outcome: Outcome | None
+    outcome: WriteResult | None
 
 
 def _taken_up(
@@ -310,7 +310,7 @@ def _taken_up(
         return _Task(target, run, job, kept)
     if kept is None:
         begin(run, run_facts(job))
-        kept = Kept(job.num_shards)
+        kept = ResumeState(job.num_shards)
         if not (job.source.stable or job.source.notes):
             notices.info("an iterator can be read once: should this run be stopped, it is lost")
     ErrorBudget(run_options, kept).check()
@@ -431,7 +431,7 @@ def _warn(made: _Made, run_options: RunOptions, notices: Notices) -> None:
 
 def _hints(
     manifest: Manifest,
-    outcome: Outcome,
+    outcome: WriteResult,
     target: Target,
     run_options: RunOptions,
     notices: Notices,

@@ -26,7 +26,7 @@ from shardwriter.cluster.steps import publish_shards, write_shard
 from shardwriter.cluster.task import read_plan, task_of
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
-    LawViolation,
+    AssignmentError,
     OptionError,
     OutputExists,
     RunChanged,
@@ -118,14 +118,14 @@ def test_a_run_that_is_lost(tmp_path, lost):
     task = task_for(tmp_path, plan=SMALL)
     runs = set(range(task.cut.num_runs(500)))
     groups = groups_of(task, sorted(runs - {lost}))
-    with pytest.raises(LawViolation, match="items are missing on the way"):
+    with pytest.raises(AssignmentError, match="items are missing on the way"):
         shards_of(task, groups)
 
 
 def test_the_last_run_that_is_lost(tmp_path):
     task = task_for(tmp_path, plan=SMALL)
     values = shards_of(task, groups_of(task, range(task.cut.num_runs(500) - 1)))
-    with pytest.raises(LawViolation, match="the law gives it"):
+    with pytest.raises(AssignmentError, match="the law gives it"):
         publish_shards(task, values)
     assert not list(tmp_path.glob("*.json"))
 
@@ -134,14 +134,14 @@ def test_a_group_that_is_lost(tmp_path):
     task = task_for(tmp_path, plan=SMALL)
     groups = groups_of(task)
     del groups[task.cut.key(3, 2)]
-    with pytest.raises(LawViolation, match="items are missing on the way"):
+    with pytest.raises(AssignmentError, match="items are missing on the way"):
         shards_of(task, groups)
 
 
 def test_a_shard_that_is_lost(tmp_path):
     task = task_for(tmp_path)
     values = shards_of(task, groups_of(task))
-    with pytest.raises(LawViolation, match="1 shards were not made, shard 4 first"):
+    with pytest.raises(AssignmentError, match="1 shards were not made, shard 4 first"):
         publish_shards(task, values[:4])
 
 
@@ -151,7 +151,7 @@ def test_a_run_that_comes_out_otherwise(tmp_path):
     key = task.cut.key(0, 0)
     chunk = Chunk.from_bytes(groups[key][0])
     groups[key].append(replace(chunk, crc32c=chunk.crc32c ^ 1).to_bytes())
-    with pytest.raises(LawViolation, match="was made twice"):
+    with pytest.raises(AssignmentError, match="was made twice"):
         shards_of(task, groups)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from shardwriter.dataset import Permutation, Share, Uneven, split_share
+from shardwriter.dataset import Permutation, RankPartition, Uneven, split_share
 from shardwriter.errors import DataError, OptionError
 from shardwriter.reading.dataset import Dataset
 from shardwriter.reading.record_files import (
@@ -200,7 +200,7 @@ _CYCLE_OF_BLOCKS: Final = 16
 _CHOICE_BLOCK: Final = 4096  # records whose shards are looked up at once
 
 
-def in_source_order(files: RecordFiles, share: Share, max_open_files: int) -> Any:
+def in_source_order(files: RecordFiles, share: RankPartition, max_open_files: int) -> Any:
     """Return a rank's own records in source order, without padding: a dataset of strings.
 
     Raises:
@@ -208,7 +208,7 @@ def in_source_order(files: RecordFiles, share: Share, max_open_files: int) -> An
     """
     if share.world > 1 and deals_files(files, share, in_order=True):
         return in_source_order(
-            files.dealt(share.rank, share.world), Share(files.num_records), max_open_files
+            files.dealt(share.rank, share.world), RankPartition(files.num_records), max_open_files
         )
     num_open = int((files.counts > 0).sum())
     if num_open > max_open_files:
@@ -261,7 +261,7 @@ def _by_choice(files: RecordFiles) -> Any:
 
 def in_any_order(
     files: RecordFiles,
-    share: Share,
+    share: RankPartition,
     *,
     cycle_length: int,
     seed: int | None,
@@ -308,7 +308,9 @@ def in_any_order(
     )
 
 
-def exactly(stream: Any, data: Dataset, files: RecordFiles, share: Share, mark: bool) -> Any:
+def exactly(
+    stream: Any, data: Dataset, files: RecordFiles, share: RankPartition, mark: bool
+) -> Any:
     """Cut or fill a rank's own records so that there are as many as in its share.
 
     Args:

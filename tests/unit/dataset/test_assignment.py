@@ -76,7 +76,7 @@ def test_shards_that_were_dealt_keep_the_law(case):
     num_items, num_shards, gaps = case
     gaps = {gap for gap in gaps if gap < num_items}
     shards = deal(num_items, num_shards, gaps)
-    assert layout.law_breach([len(s) for s in shards], num_items, sorted(gaps)) is None
+    assert layout.assignment_error([len(s) for s in shards], num_items, sorted(gaps)) is None
     per_shard = layout.gaps_per_shard(gaps, num_shards)
     assert per_shard == [sum(g % num_shards == s for g in gaps) for s in range(num_shards)]
 
@@ -89,12 +89,12 @@ def test_a_shard_that_is_off_is_named(case, data):
     shard = data.draw(st.integers(0, num_shards - 1))
     wrong = counts.copy()
     wrong[shard] += data.draw(st.sampled_from([-1, 1, 5]))
-    found = layout.law_breach(wrong, num_items, sorted(gaps))
+    found = layout.assignment_error(wrong, num_items, sorted(gaps))
     assert found == (shard, counts[shard], wrong[shard])
 
 
 def test_the_first_of_several_breaches_is_told():
-    assert layout.law_breach([2, 1, 1], 6) == (1, 2, 1)
+    assert layout.assignment_error([2, 1, 1], 6) == (1, 2, 1)
 
 
 @given(st.sets(st.integers(0, 40)))

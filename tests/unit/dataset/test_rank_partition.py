@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwriter.dataset.permutation import Permutation
-from shardwriter.dataset.rank_partition import Share, Token, split_share, worker_batches
+from shardwriter.dataset.rank_partition import RankPartition, Token, split_share, worker_batches
 from shardwriter.errors import OptionError, RunChanged, UnequalSteps
 from shardwriter.inspect.split_plan import plan_json
 from shardwriter.inspect.split_policies import PlanOptions
@@ -27,7 +27,7 @@ def shares(num_records, world, uneven, consumed=0):
     found, refused = [], 0
     for rank in range(world):
         try:
-            found.append(Share(num_records, world, rank, uneven, consumed))
+            found.append(RankPartition(num_records, world, rank, uneven, consumed))
         except UnequalSteps:
             refused += 1
     assert refused in (0, world), "some ranks refuse, and the others would wait for them"
@@ -83,7 +83,7 @@ def test_every_share_of_up_to_200_records_and_8_ranks():
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_batches_cover_a_share_and_workers_cover_the_batches(drop_last):
     for n, batch_size in itertools.product(range(MAX_RECORDS + 1), (1, 2, 3, 7, 32, 201)):
-        share = Share(n)
+        share = RankPartition(n)
         num_batches = share.num_batches(batch_size, drop_last)
         batches = [list(share.batch(j, batch_size)) for j in range(num_batches)]
         assert all(len(batch) == batch_size for batch in batches[:-1])
@@ -165,7 +165,7 @@ def test_a_shuffled_epoch_of_millions_is_a_bijection_too(data):
     uneven = data.draw(st.sampled_from(["pad", "wrap"]))
     begin = data.draw(st.integers(0, max(0, -(-(n - consumed) // world) - 1)))
     chosen = data.draw(st.lists(st.integers(0, world - 1), min_size=1, max_size=5, unique=True))
-    ranks = [Share(n, world, rank, uneven, consumed) for rank in chosen]
+    ranks = [RankPartition(n, world, rank, uneven, consumed) for rank in chosen]
     draws = np.concatenate([share.draws(begin, begin + 3) for share in ranks])
     expected = [consumed + t * world + r for r in chosen for t in range(begin, begin + 3)]
     last = ranks[0].num_samples
@@ -259,8 +259,8 @@ def test_no_policy_is_fine_where_it_divides_what_is_left():
 
 def test_drop_refuses_where_no_rank_would_read_but_ends_an_epoch_in_peace():
     with pytest.raises(UnequalSteps, match="3 records for 4 ranks"):
-        Share(3, 4, 0, "drop")
-    assert Share(10, 4, 0, "drop", consumed=8).num_samples == 0
+        RankPartition(3, 4, 0, "drop")
+    assert RankPartition(10, 4, 0, "drop", consumed=8).num_samples == 0
 
 
 @pytest.mark.parametrize(
@@ -276,13 +276,13 @@ def test_drop_refuses_where_no_rank_would_read_but_ends_an_epoch_in_peace():
 )
 def test_numbers_out_of_range_are_refused(wrong):
     with pytest.raises(OptionError) as caught:
-        Share(**wrong)
+        RankPartition(**wrong)
     assert caught.value.hint
 
 
 def test_batch_sizes_and_workers_out_of_range_are_refused():
     with pytest.raises(OptionError):
-        Share(5).num_batches(0)
+        RankPartition(5).num_batches(0)
     with pytest.raises(OptionError):
         worker_batches(2, 2, 10)
 

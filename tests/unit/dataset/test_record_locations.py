@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.dataset.assignment import Gaps
-from shardwriter.dataset.record_locations import InTurnPlaces, LawPlaces
+from shardwriter.dataset.record_locations import AssignedLocations, InterleavedLocations
 
 
 def together(places):
@@ -32,7 +32,7 @@ def test_items_with_gaps_stand_where_the_law_puts_them(num_shards, kept):
             expected.append((item % num_shards, counts[item % num_shards]))
             items.append(item)
             counts[item % num_shards] += 1
-    places = LawPlaces(num_shards, gaps, len(expected))
+    places = AssignedLocations(num_shards, gaps, len(expected))
     assert together(places) == expected
     assert places.source_index(np.arange(len(items))).tolist() == items
 
@@ -42,7 +42,7 @@ def test_shards_take_turns_until_they_are_at_their_end(counts):
     expected = []
     for turn in range(max(counts)):
         expected += [(shard, turn) for shard, count in enumerate(counts) if count > turn]
-    places = InTurnPlaces(counts)
+    places = InterleavedLocations(counts)
     assert places.num_records == len(expected)
     assert together(places) == expected
     assert places.source_index(np.arange(3)).tolist() == [0, 1, 2]
@@ -51,14 +51,16 @@ def test_shards_take_turns_until_they_are_at_their_end(counts):
 @given(st.integers(1, 9), st.integers(0, 60))
 def test_both_agree_where_lengths_follow_the_law(num_shards, num_items):
     counts = [len(range(shard, num_items, num_shards)) for shard in range(num_shards)]
-    assert together(InTurnPlaces(counts)) == together(LawPlaces(num_shards, [], num_items))
+    assert together(InterleavedLocations(counts)) == together(
+        AssignedLocations(num_shards, [], num_items)
+    )
 
 
 def test_many_records_and_many_gaps():
     rng = np.random.default_rng(7)
     num_items, num_shards = 10**12, 100_000
     gaps = np.unique(rng.integers(0, num_items, 200_000))
-    places = LawPlaces(num_shards, gaps, num_items - len(gaps))
+    places = AssignedLocations(num_shards, gaps, num_items - len(gaps))
     records = np.append(rng.integers(0, places.num_records, 500), [0, places.num_records - 1])
     items = places.source_index(records)
     shards, positions = places.places(records)
@@ -72,7 +74,7 @@ def test_many_records_and_many_gaps():
 def test_many_shards_of_many_lengths():
     rng = np.random.default_rng(8)
     counts = rng.permutation(50_000)
-    places = InTurnPlaces(counts)
+    places = InterleavedLocations(counts)
     last = places.num_records - 1
     assert places.place(last) == (int(np.argmax(counts)), 49_998)
     shards, positions = places.places(np.sort(rng.integers(0, last + 1, 1000)))
@@ -85,6 +87,6 @@ def test_many_shards_of_many_lengths():
 
 @pytest.mark.parametrize("counts", [[], [0], [0, 0, 0]])
 def test_nothing(counts):
-    places = InTurnPlaces(counts)
+    places = InterleavedLocations(counts)
     assert places.num_records == 0
     assert [len(part) for part in places.places(np.zeros(0, np.int64))] == [0, 0]

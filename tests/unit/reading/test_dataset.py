@@ -298,7 +298,7 @@ def test_members_are_inflated_once_in_source_order(tmp_path, monkeypatch):
     assert num_members > 6
     assert len(inflated) == num_members
     # A cache that holds one member only is slower and no more.
-    monkeypatch.setattr(pieces.PieceCache.__init__, "__defaults__", (1,))
+    monkeypatch.setattr(pieces.BlockCache.__init__, "__defaults__", (1,))
     small = sw.open(tmp_path / "t", decode=False)
     assert small.payloads(range(0, 1500, 50)) == rows[::50]
     assert len(small._core.reader._pieces._kept) == 1

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.dataset.permutation import Permutation
-from shardwriter.dataset.rank_partition import Share, worker_batches
+from shardwriter.dataset.rank_partition import RankPartition, worker_batches
 from shardwriter.errors import UnequalSteps
 from shardwriter.reading.opening import open_dataset
 
@@ -78,7 +78,7 @@ def test_a_split_read_in_two_parts_is_the_whole(dataset, values, data):
     ordered = [values[record] for record in order]
     world, workers, batch_size = before
     try:
-        share = Share(n, world, 0, uneven)
+        share = RankPartition(n, world, 0, uneven)
     except UnequalSteps:
         for rank in range(world):
             with pytest.raises(UnequalSteps):
@@ -92,7 +92,7 @@ def test_a_split_read_in_two_parts_is_the_whole(dataset, values, data):
 
     world, workers, batch_size = after
     try:
-        rest = Share(n, world, 0, uneven, consumed)
+        rest = RankPartition(n, world, 0, uneven, consumed)
     except UnequalSteps:
         return
     views = [view.split(rank, world, uneven, consumed) for rank in range(world)]

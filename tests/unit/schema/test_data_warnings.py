@@ -11,7 +11,7 @@ import pytest
 import shardwriter as sw
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import DataWarning, ShardwriterWarning, SourceError
-from shardwriter.schema.record_stats import DataWarnings, Learnt, from_manifest, to_manifest
+from shardwriter.schema.record_stats import DataWarnings, RecordStats, from_manifest, to_manifest
 from shardwriter.sources.find import open_source
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.write import write_dataset
@@ -33,12 +33,12 @@ def test_the_warning_of_the_first_item_stays_in_any_order():
 
 
 def test_a_state_without_warnings_is_read_as_before():
-    learnt = Learnt.of("label", 2)
+    learnt = RecordStats.of("label", 2)
     state = learnt.to_state()
     assert "warnings" not in state
-    assert not Learnt.from_state(state, 2).warnings
+    assert not RecordStats.from_state(state, 2).warnings
     learnt.warnings.add(warning(3, value="1.1", stored="1.0", hint="do this"))
-    again = Learnt.from_state(json.loads(json.dumps(learnt.to_state())), 2)
+    again = RecordStats.from_state(json.loads(json.dumps(learnt.to_state())), 2)
     assert [vars(w) for w in again.warnings] == [vars(w) for w in learnt.warnings]
 
 

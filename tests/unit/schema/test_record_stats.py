@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.errors import SchemaConflict
-from shardwriter.schema.record_stats import Learnt, types_of
+from shardwriter.schema.record_stats import RecordStats, types_of
 from shardwriter.writing.encode import RecordEncoder
 from shardwriter.writing.resume_state import Counted
 
@@ -34,7 +34,7 @@ def learn(items, num_shards=3):
 
 def again(learnt, num_shards=3):
     """Return it as it comes back from a file."""
-    return Learnt.from_state(json.loads(json.dumps(learnt.to_state())), num_shards)
+    return RecordStats.from_state(json.loads(json.dumps(learnt.to_state())), num_shards)
 
 
 def told(learnt):
@@ -57,7 +57,7 @@ def test_pieces_make_the_whole_in_any_order(items, data):
     pieces = [[], [], []]
     for index, item in enumerate(items):
         pieces[data.draw(st.integers(0, 2))].append((index, item))
-    joined = Learnt.of("y", 3)
+    joined = RecordStats.of("y", 3)
     for piece in data.draw(st.permutations(pieces)):
         joined.merge(again(learn(piece)))
     assert told(joined) == told(learn(enumerate(items)))
@@ -97,7 +97,7 @@ def test_types_alone_are_joined_without_counts():
         name: f.type for name, f in learnt.features.items()
     }
     assert [feature.present for feature in types.values()] == [0, 0]
-    other = Learnt.of("y", 3)
+    other = RecordStats.of("y", 3)
     other.merge_types(learnt.features)
     assert other.features == types
     assert other.labels.to_json() is None

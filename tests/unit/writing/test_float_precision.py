@@ -19,7 +19,7 @@ from shardwriter.formats.example import encode_example
 from shardwriter.formats.feature_values import EXACT, NOTED, SMALLEST, lost_place
 from shardwriter.reading.find import WantedValue, find_records
 from shardwriter.schema.declared import declare
-from shardwriter.schema.record_stats import Learnt
+from shardwriter.schema.record_stats import RecordStats
 from shardwriter.writing.encode import RecordEncoder
 
 STAMP = 1700000001.25
@@ -314,7 +314,7 @@ def test_other_sources_warn(tmp_path):
 def test_a_state_keeps_what_was_found():
     encoder = RecordEncoder(1)
     encoder.encode(3, {"ts": STAMP})
-    again = Learnt.from_state(json.loads(json.dumps(encoder.learnt.to_state())), 1)
+    again = RecordStats.from_state(json.loads(json.dumps(encoder.learnt.to_state())), 1)
     other = RecordEncoder(1)
     other.encode(1, {"ts": STAMP})
     other.merge(again)

@@ -20,7 +20,7 @@ from shardwriter.writing import job as job_module
 from shardwriter.writing.job import Job, Listing, check_compression
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.plan import choose_num_shards, sample
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.selection import Selection
 
 INT = FeatureType("int64", "int64", ())
@@ -45,7 +45,7 @@ def make(data=100, out="out/train@4", **options):
 
 def listed(job):
     """Return the items of a job that has just begun."""
-    return Listing(job, Kept(job.num_shards))
+    return Listing(job, ResumeState(job.num_shards))
 
 
 def order(job):
@@ -188,31 +188,28 @@ def test_the_label_changes_the_digest_as_it_changes_the_manifest():
 
 def test_every_option_is_held_against_the_digest():
     # A new option has to be put on one side or the other, here and in bytes_options().
-    assert (
-        {field.name for field in dataclasses.fields(DatasetOptions)}
-        == {
-            "map",
-            "filter",
-            "limit",
-            "shuffle_seed",
-            "label",
-            "schema",
-            "world",  # these two decide N, and N is held
-            "loader_workers",
-            "compression",  # held below
-            "deflate",
-            "order",  # these three are in "order", and test_key_order.py holds them
-            "key",
-            "order_seed",
-            "tfds",  # test_tfds.py holds it
-            "split",  # in "order"
-            "vocabularies",  # test_declared.py holds it
-            "images",  # test_images.py holds it
-            "names",  # test_fields.py and test_indices.py hold these two
-            "indices",
-            "table",  # test_tables.py holds it
-        }
-    )
+    assert {field.name for field in dataclasses.fields(DatasetOptions)} == {
+        "map",
+        "filter",
+        "limit",
+        "shuffle_seed",
+        "label",
+        "schema",
+        "world",  # these two decide N, and N is held
+        "loader_workers",
+        "compression",  # held below
+        "deflate",
+        "order",  # these three are in "order", and test_key_order.py holds them
+        "key",
+        "order_seed",
+        "tfds",  # test_tfds.py holds it
+        "split",  # in "order"
+        "vocabularies",  # test_declared.py holds it
+        "images",  # test_images.py holds it
+        "names",  # test_fields.py and test_indices.py hold these two
+        "indices",
+        "table",  # test_tables.py holds it
+    }
 
 
 # -- functions -----------------------------------------------------------------------------------

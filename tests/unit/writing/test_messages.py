@@ -22,7 +22,7 @@ from shardwriter.writing.messages import (
     Channel,
     ItemPacker,
     Mailbox,
-    ParcelTooLarge,
+    MessageTooLarge,
     RemoteTraceback,
     above_standard,
     died,
@@ -286,9 +286,9 @@ def test_arrays_that_are_in_no_file(mapped_path):
 
 def test_a_limit_of_bytes():
     assert len(pack(bytes(1000), 1100)[0]) <= 1100
-    with pytest.raises(ParcelTooLarge):
+    with pytest.raises(MessageTooLarge):
         pack(bytes(1000), 1000)
-    with pytest.raises(ParcelTooLarge):
+    with pytest.raises(MessageTooLarge):
         pack([np.zeros(1000)], 1000)
 
 

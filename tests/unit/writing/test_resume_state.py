@@ -17,14 +17,14 @@ from shardwriter.sources.python import PythonSource
 from shardwriter.writing import job as job_module
 from shardwriter.writing.job import Job, Listing
 from shardwriter.writing.options import DatasetOptions
-from shardwriter.writing.resume_state import Counted, Kept
+from shardwriter.writing.resume_state import Counted, ResumeState
 from shardwriter.writing.selection import Selection
 
 
 class Case(NamedTuple):
     """Some state of a run, and which items are not done."""
 
-    kept: Kept
+    kept: ResumeState
     num_items: int
     wanted: list[int]
     num_records: int
@@ -51,7 +51,7 @@ def cases(draw):
             growing[shard] = Written(count, (16 + 5) * count, 0, 0, None, count)
             done.update(records[:count])
             payload_bytes += 5 * count
-    kept = Kept(num_shards, 1, growing, sealed, np.array(sorted(gaps), np.int64))
+    kept = ResumeState(num_shards, 1, growing, sealed, np.array(sorted(gaps), np.int64))
     wanted = [i for i in items if i not in done]
     return Case(kept, num_items, wanted, len(done - gaps), payload_bytes)
 
@@ -89,7 +89,7 @@ def test_shards_are_finished_or_not(case):
     shards = range(kept.num_shards)
     assert kept.unfinished(shards) == [s for s in shards if s not in kept.sealed]
     assert not kept.is_everything  # nobody has met the end
-    known = Kept(kept.num_shards, sealed=kept.sealed, num_items=case.num_items)
+    known = ResumeState(kept.num_shards, sealed=kept.sealed, num_items=case.num_items)
     assert known.is_everything is (len(kept.sealed) == kept.num_shards)
     for shard in shards:
         assert kept.written(shard) == kept.growing.get(shard, NOTHING_WRITTEN)
@@ -158,7 +158,7 @@ def test_an_item_is_counted_where_its_shard_came_so_far(num_shards, to, uncounte
 
 def test_nothing_is_counted_at_first():
     assert not any(i in Counted() for i in range(10))
-    kept = Kept(4)
+    kept = ResumeState(4)
     assert kept.is_nothing
     assert not kept.is_everything
     assert (kept.num_done, kept.num_records, kept.payload_bytes) == (0, 0, 0)

@@ -22,7 +22,7 @@ from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OptionError, OutputBusy, OutputExists, StorageError
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.schema.record_stats import Learnt
+from shardwriter.schema.record_stats import RecordStats
 from shardwriter.sources.shard_sets import load_manifest
 from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing import publication
@@ -39,7 +39,7 @@ from shardwriter.writing.publication import (
 from shardwriter.writing.run_directory import RunDirectory
 
 SCHEMA = {"features": {}}
-NO_SNAPSHOT = Snapshot(1, False, 0, {}, {}, Learnt.of("label", 2).to_state(), None, 0)
+NO_SNAPSHOT = Snapshot(1, False, 0, {}, {}, RecordStats.of("label", 2).to_state(), None, 0)
 SOME_WORK = replace(NO_SNAPSHOT, journal_bytes=1)
 
 

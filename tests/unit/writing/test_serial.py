@@ -18,7 +18,7 @@ import shardwriter as sw
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import CallableError, RecordTooLarge
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.schema.record_stats import Learnt
+from shardwriter.schema.record_stats import RecordStats
 from shardwriter.sources.python import PythonSource
 from shardwriter.storage.local import LocalFile
 from shardwriter.storage.protocol import LocalStorage
@@ -28,7 +28,7 @@ from shardwriter.writing.job import Job
 from shardwriter.writing.journal import Journal, Snapshot, read_facts
 from shardwriter.writing.open_shards import ShardFile
 from shardwriter.writing.options import SKIP, DatasetOptions, RunOptions
-from shardwriter.writing.resume_state import Kept
+from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.selection import Selection
 from shardwriter.writing.serial import run_serial
@@ -47,7 +47,7 @@ def engine(tmp_path):
         job = Job(Selection(source, DatasetOptions(**options)), output.pattern(num_shards))
         runs.append(RunDirectory.claim(output.directory, output.name, LocalStorage()))
         runs[-1].begin({})
-        outcome = run_serial(job, runs[-1], Kept(num_shards), run_options, progress=progress)
+        outcome = run_serial(job, runs[-1], ResumeState(num_shards), run_options, progress=progress)
         shards = [list(sw.read_records(runs[-1].shard_path(s))) for s in range(num_shards)]
         return outcome, shards, read_facts(runs[-1].read("journal-0-0")).facts
 
@@ -269,7 +269,7 @@ def test_a_snapshot_has_what_was_learnt_up_to_it(engine, snapshots):
     data = [{"x": i, "y": i % 2} for i in range(7)]
     outcome, _, _ = engine(data, 2, label="y", run_options=RunOptions(mark_s=0))
     for snapshot, _ in snapshots:
-        learnt = Learnt.from_state(snapshot.learnt, 2)
+        learnt = RecordStats.from_state(snapshot.learnt, 2)
         assert learnt.features["x"].present == snapshot.counted_to
         counts = {str(k): len(range(k, snapshot.counted_to, 2)) for k in range(2)}
         assert learnt.labels.to_json()["counts"] == {k: n for k, n in counts.items() if n}
