@@ -249,7 +249,7 @@ def _write_all(
     from shardwriter.cluster import WriteShards, place_for
     from shardwriter.schema import from_manifest
     from shardwriter.sources import Opened
-    from shardwriter.writing import check_manifests
+    from shardwriter.writing import check_split_schemas
 
     targets = datasets.targets
     named: list[Any] = [source]
@@ -283,7 +283,7 @@ def _write_all(
     if len(found) < len(targets):
         return  # they go on elsewhere
     _print_found(found, strategies, time.monotonic() - started, run_options, json=json)
-    check_manifests({each.split or "": each.manifest for each in found})
+    check_split_schemas({each.split or "": each.manifest for each in found})
 
 
 def reshard(

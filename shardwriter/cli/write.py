@@ -245,7 +245,7 @@ def write(
 
 def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> None:
     from shardwriter.formats import lost_readers
-    from shardwriter.writing import check_compression, plan_selection, warn_of_sources
+    from shardwriter.writing import check_compression, plan_selection, warn_about_sources
 
     targets = datasets.targets
     outputs = [target.output for target in targets]
@@ -255,7 +255,7 @@ def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> N
         hint(note)
     notices = TerminalNotices()
     selections = datasets.select(notices)
-    warn_of_sources(targets, selections, run_options, notices)
+    warn_about_sources(targets, selections, run_options, notices)
     plans = [
         plan_selection(selection, target.output, run_options, outputs)
         for target, selection in zip(targets, selections, strict=True)
