@@ -255,7 +255,7 @@ class ChunkMaker:
             ShardwriterError: An item is at fault, or the file system.
         """
         encoder = self._new_encoder()
-        facts = Facts(encoder.encoder.learnt)
+        facts = Facts(encoder.encoder.stats)
         growing: dict[int, _Growing] = {}
         last: tuple[int, Chunk] | None = None  # the facts, when all are known, go with the last one
         try:

@@ -57,11 +57,11 @@ from shardwriter.writing.options import (
     RunOptions,
     changed,
 )
-from shardwriter.writing.part import gather
+from shardwriter.writing.part import merge_results
 from shardwriter.writing.plan import check, choose_num_shards
 from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
-    begin,
+    begin_run,
     check_names,
     claimed,
     commit,
@@ -69,7 +69,7 @@ from shardwriter.writing.publication import (
     ledger_of,
     prepared,
 )
-from shardwriter.writing.resume import run_facts, take_up
+from shardwriter.writing.resume import find_resume_state, run_facts
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.selection import Selection, key_costs, key_notes
@@ -303,13 +303,13 @@ def _taken_up(
     """Go on with what is there of a dataset, or begin."""
     kept = None
     if run_options.resume or run_options.retry_errors:
-        kept = take_up(job, run, run_options, partial(notices.info, split=target.split))
+        kept = find_resume_state(job, run, run_options, partial(notices.info, split=target.split))
     if isinstance(kept, Manifest):
         notices.info(f"nothing to do: {target.output.name!r} is finished, and of this job")
         run.discard()
         return _Task(target, run, job, kept)
     if kept is None:
-        begin(run, run_facts(job))
+        begin_run(run, run_facts(job))
         kept = ResumeState(job.num_shards)
         if not (job.source.stable or job.source.notes):
             notices.info("an iterator can be read once: should this run be stopped, it is lost")
@@ -328,8 +328,8 @@ def _make(
     target, run, job, kept = task
     if isinstance(kept, Manifest):
         return _Made(task, kept, None)
-    if kept.is_everything:
-        outcome = gather(job, kept, [], kept.num_items or 0)
+    if kept.is_complete:
+        outcome = merge_results(job, kept, [], kept.num_items or 0)
     else:
         told = _of_split(target, progress)
         outcome = engine(job, run, kept, told, partial(notices.info, split=target.split))
