@@ -112,7 +112,7 @@ def write_shard(
                 write(made)
                 continue
             facts.note_gap(index, made, max_errors)
-        items.leave()
+        items.clear_current_item()
         facts.num_items = job.num_items
         sealed = shard_file.seal()
     made_shard = MadeShard(shard, sealed, path, index_path, facts)

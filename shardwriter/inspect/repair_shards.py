@@ -72,9 +72,9 @@ from shardwriter.writing import (
     RunOptions,
     Selection,
     begin_run,
-    check,
     check_names,
     check_resumable,
+    check_source,
     find_job_change,
     key_costs,
     key_notes,
@@ -729,7 +729,7 @@ def job_of(
     for note in [*source.notes, *key_notes(source, options), *key_costs(source, options)]:
         notify(note)
     selection = Selection(source, options)
-    check(source, options, output_of(known, out))
+    check_source(source, options, output_of(known, out))
     job = Job(selection, manifest.pattern)
     check_resumable(job)
     what = find_job_change(job, manifest)

@@ -372,7 +372,7 @@ def test_memory_does_not_grow_with_the_number_of_records(tmp_path):
     code = """
 import sys, tracemalloc
 import shardwriter as sw
-from shardwriter.writing.engine import growing
+from shardwriter.writing import open_shards as growing
 
 growing._MAX_BUFFER_BYTES = 4096  # filled many times over by either run
 
