@@ -60,7 +60,7 @@ from shardwriter.writing import (
     FORMAT,
     MAX_GAPS,
     ErrorEntry,
-    Made,
+    ItemResult,
     RecordStatsState,
     RunDirectory,
     RunFacts,
@@ -101,7 +101,7 @@ class Facts:
     num_items: int | None = None
     key_sum: int = 0
 
-    def note_gap(self, item_index: int, why: Made, max_errors: int | None) -> None:
+    def note_gap(self, item_index: int, why: ItemResult, max_errors: int | None) -> None:
         """Take an item down that has no record.
 
         Args:

@@ -96,7 +96,7 @@ def write_shard(
     kept = ResumeState(job.num_shards)
     worker = job.worker(shard, job.num_shards, [shard], new_slot())
     items = job.encoder(kept, worker, skip_errors=skip_errors, strict=strict)
-    facts = Facts(items.encoder.learnt)
+    facts = Facts(items.encoder.stats)
     with ShardFile(
         storage,
         path,
@@ -112,7 +112,7 @@ def write_shard(
                 write(made)
                 continue
             facts.note_gap(index, made, max_errors)
-        items.leave()
+        items.clear_current_item()
         facts.num_items = job.num_items
         sealed = shard_file.seal()
     made_shard = MadeShard(shard, sealed, path, index_path, facts)

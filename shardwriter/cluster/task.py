@@ -36,14 +36,14 @@ from shardwriter.writing import (
     MessageTooLarge,
     RunOptions,
     Selection,
-    check,
     check_compression,
     check_images,
+    check_source,
     choose_num_shards,
     finished,
     order_json,
     pack,
-    sample,
+    sample_records,
     take_finished,
     unpack,
 )
@@ -364,7 +364,7 @@ def task_of(
             hint="give module:callable, or a function that makes a new one each time",
         )
     selection = Selection(source, options)
-    check(source, options, output)
+    check_source(source, options, output)
     selection.list_elsewhere()
     skip_errors = run_options.on_error == "skip"
     if plan is not None:
@@ -381,7 +381,7 @@ def task_of(
             hint="leave the strategy off, or say chunked",
         )
     if plan is None:
-        cut = Cut.of(n, sample(selection, skip_errors=skip_errors).mean_frame_bytes)
+        cut = Cut.of(n, sample_records(selection, skip_errors=skip_errors).mean_frame_bytes)
     else:
         cut = Cut(n, plan["chunk_records"], plan["block_runs"])
     digest = job.digest()

@@ -72,8 +72,8 @@ from shardwriter.writing import (
     RunOptions,
     Selection,
     begin,
-    check,
     check_names,
+    check_source,
     check_stable,
     key_costs,
     key_notes,
@@ -729,7 +729,7 @@ def job_of(
     for note in [*source.notes, *key_notes(source, options), *key_costs(source, options)]:
         notify(note)
     selection = Selection(source, options)
-    check(source, options, output_of(known, out))
+    check_source(source, options, output_of(known, out))
     job = Job(selection, manifest.pattern)
     check_stable(job)
     what = what_differs(job, manifest)

@@ -3,7 +3,7 @@ from .append import output_to_append_to as output_to_append_to
 from .choose_engine import open_engine as open_engine
 from .choose_engine import usable_cores as usable_cores
 from .encode import ItemEncoder as ItemEncoder
-from .encode import Made as Made
+from .encode import ItemResult as ItemResult
 from .engine import Engine as Engine
 from .engine import Progress as Progress
 from .engine import Work as Work
@@ -44,10 +44,10 @@ from .options import RunOptions as RunOptions
 from .options import image_options as image_options
 from .part import Done as Done
 from .part import gather as gather
-from .plan import check as check
+from .plan import check_source as check_source
 from .plan import choose_num_shards as choose_num_shards
 from .plan import plan_selection as plan_selection
-from .plan import sample as sample
+from .plan import sample_records as sample_records
 from .progress_bar import Reading as Reading
 from .progress_bar import reading_bar as reading_bar
 from .progress_bar import reading_progress as reading_progress
@@ -85,9 +85,9 @@ from .worker import CURRENT as CURRENT
 from .worker import Worker as Worker
 from .worker import new_slot as new_slot
 from .write import Datasets as Datasets
-from .write import check_manifests as check_manifests
-from .write import split_up as split_up
-from .write import undivided as undivided
-from .write import warn_of_sources as warn_of_sources
+from .write import check_split_schemas as check_split_schemas
+from .write import single_dataset as single_dataset
+from .write import split_datasets as split_datasets
+from .write import warn_about_sources as warn_about_sources
 from .write import write_all as write_all
 from .write import write_dataset as write_dataset

@@ -77,7 +77,7 @@ from shardwriter.writing.job import Job
 from shardwriter.writing.journal import Base
 from shardwriter.writing.notices import Notices, Notify
 from shardwriter.writing.options import DatasetOptions, OnError, RunOptions, changed
-from shardwriter.writing.plan import check
+from shardwriter.writing.plan import check_source
 from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
     COMMIT,
@@ -277,17 +277,17 @@ class AppendedItems:
             }
         )
 
-    def told(self) -> dict[str, Any]:
+    def manifest_entries(self) -> dict[str, Any]:
         """Return what was appended to what: a finished append is known by it."""
         return {"appended": self._appended(), "base": asdict(self._base)}
 
     def digest(self) -> dict[str, Any]:
         """Return what identifies the dataset and what comes behind it."""
-        return self.told()
+        return self.manifest_entries()
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the same with what tells on this machine that something has changed."""
-        return {**self.told(), "new": self._new.source.fingerprint()}
+        return {**self.manifest_entries(), "new": self._new.source.fingerprint()}
 
 
 # What is appended to what: whether it goes together, and what is known of both beforehand.
@@ -486,7 +486,7 @@ class Appending:
         errors = read_ledger(run)
         learnt = learnt_of(job, self.manifest) if known.schema else RecordStats({}, _no_labels(job))
         if self._copied is not None and known.schema:
-            copied = Job(self.new, job.pattern).copied
+            copied = Job(self.new, job.pattern).copied_stats
             if copied.labels.feature != learnt.labels.feature:  # which these do not have
                 copied.labels = _no_labels(job)
             learnt.merge(copied)
@@ -644,7 +644,7 @@ def append_dataset(
                 return appending.manifest
         known = appending.check(run_options)
         job = appending.job(BaseFacts.of(appending.manifest))
-        check(job.source, job.options, output)
+        check_source(job.source, job.options, output)
         if resume:
             kept = go_on(job, run, run_facts(job), run_options, notices.info)
         else:

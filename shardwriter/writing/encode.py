@@ -232,7 +232,7 @@ class RecordEncoder:
         self._has_lost = False  # whether a number was lost in an item of a mapping before
 
     @property
-    def learnt(self) -> RecordStats:
+    def stats(self) -> RecordStats:
         """What was learnt so far; it goes on growing."""
         return RecordStats(self.schema.features, self.labels, self.warnings)
 
@@ -502,7 +502,7 @@ def _usual_label(options: DatasetOptions) -> str | None:
     return None if options.tfds is None else TFDS_LABEL
 
 
-Made = bytes | None | DataError
+ItemResult = bytes | None | DataError
 """What became of an item: its record, nothing as the map skipped it, or an error that is skipped"""
 
 
@@ -520,10 +520,10 @@ class ItemEncoder:
 
     Attributes:
         counted_to: Records of the items in front of this one are counted in what was learnt.
-        standing: Returns the record of an item that has one already; None for items to make.
+        finished_record: Returns the record of an item that has one already; None for items to make.
     """
 
-    standing: Callable[[int], bytes | None] | None = None
+    finished_record: Callable[[int], bytes | None] | None = None
 
     def __init__(
         self,
@@ -557,11 +557,11 @@ class ItemEncoder:
             strict=strict,
         )
 
-    def leave(self) -> None:
+    def clear_current_item(self) -> None:
         """Note that no item is at hand: what comes now is nobody's fault."""
         self.worker.slot[0] = -1
 
-    def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Made]]:
+    def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, ItemResult]]:
         """Yield what becomes of every item.
 
         Args:
@@ -571,7 +571,7 @@ class ItemEncoder:
             ShardwriterError: With the item's index and key.
         """
         is_kept = self._map is None and self._edit is None
-        takes_blocks = is_kept and self.encoder.takes_blocks and self.standing is None
+        takes_blocks = is_kept and self.encoder.takes_blocks and self.finished_record is None
         if takes_blocks and isinstance(self._source, ColumnSource):
             yield from self._in_blocks(self._source, iter(items))
             return
@@ -584,7 +584,7 @@ class ItemEncoder:
         for item_index, item, load in ready:
             timed = watch.start()
             try:
-                made: Made = self.record(item_index, item, load, watch if timed else None)
+                made: ItemResult = self.record(item_index, item, load, watch if timed else None)
             except DataError as error:
                 made = self._skipped(error)
             self.counted_to = item_index + 1
@@ -610,8 +610,8 @@ class ItemEncoder:
     ) -> bytes | None:
         """Return the record of one item, or None where the map skipped it."""
         self.worker.slot[0] = item_index
-        if self.standing is not None:
-            record = self.standing(item_index)
+        if self.finished_record is not None:
+            record = self.finished_record(item_index)
             if record is not None:
                 return record
         token = CURRENT.set(self.worker)
@@ -657,7 +657,7 @@ class ItemEncoder:
 
     def _in_blocks(
         self, source: ColumnSource, items: Iterator[tuple[int, Item]]
-    ) -> Iterator[tuple[int, Made]]:
+    ) -> Iterator[tuple[int, ItemResult]]:
         watch = self._watch
         while block := list(islice(items, source.block_items)):
             watch.start_block()
@@ -673,7 +673,7 @@ class ItemEncoder:
                 num_errors = 0
                 for item_index, item in block:
                     try:
-                        row: Made = self.record(item_index, item)
+                        row: ItemResult = self.record(item_index, item)
                     except DataError as bad:
                         row = self._skipped(bad)
                         num_errors += 1

@@ -96,7 +96,7 @@ class Job:
             strict=strict,
         )
         if kept.standing is not None:
-            items.standing = kept.standing.record
+            items.finished_record = kept.standing.record
         if kept.learnt is not None:
             items.encoder.expect(RecordStats.from_state(kept.learnt, self.num_shards), kept.counted)
         return items
@@ -105,7 +105,7 @@ class Job:
         """Return what gathers the schema and the labels of the job's records; it has none yet."""
         return ItemEncoder(self.source, self.options, self.num_shards).encoder
 
-    def learnt(self, kept: ResumeState) -> RecordEncoder:
+    def resumed_encoder(self, kept: ResumeState) -> RecordEncoder:
         """Return an encoder that others can be merged into: what was learnt before."""
         encoder = self.record_encoder()
         if kept.learnt is not None:
@@ -113,12 +113,12 @@ class Job:
         return encoder
 
     @property
-    def copied(self) -> RecordStats:
+    def copied_stats(self) -> RecordStats:
         """What is known of finished records that are copied, where all of them are.
 
         In which shard a label stands is not: nobody looks into the records.
         """
-        learnt = self.record_encoder().learnt
+        learnt = self.record_encoder().stats
         source = self.source
         if (
             not isinstance(source, RecordSource)
@@ -135,7 +135,7 @@ class Job:
         return learnt
 
     @property
-    def num_moved(self) -> int:
+    def num_frame_copies(self) -> int:
         """How many items at the front are frames that are moved as they are, many at a time."""
         source, options = self.source, self.options
         if not isinstance(source, FrameSource) or options.map or not self.packing.is_plain:
@@ -227,7 +227,7 @@ class Job:
 
     def source_json(self) -> dict[str, Any]:
         """Return the manifest's ``source``."""
-        told = self.source.told() if isinstance(self.source, DescribedSource) else {}
+        told = self.source.manifest_entries() if isinstance(self.source, DescribedSource) else {}
         return {**told, "digest": self._source_digest, "kind": self.source.kind}
 
     def bytes_options(self) -> dict[str, Any]:

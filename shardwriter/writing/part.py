@@ -129,7 +129,7 @@ class PartWriter:
         self._next_report = now + REPORT_S
         self._next_mark = now + _FIRST_MARK * options.mark_s
         encoder.encoder.schema.on_widen = self._on_widen
-        self.done = Done(encoder.encoder.learnt, seconds=watch.seconds)
+        self.done = Done(encoder.encoder.stats, seconds=watch.seconds)
 
     def close(self) -> None:
         """Let go of the encoder, which knows this object: a source's files are closed at once."""
@@ -148,7 +148,7 @@ class PartWriter:
     ) -> None:
         """Write all records of some shards, and seal them.
 
-        What the job moves as it is (``num_moved``) is listed here.
+        What the job moves as it is (``num_frame_copies``) is listed here.
 
         Args:
             shards: Their numbers.
@@ -171,7 +171,7 @@ class PartWriter:
                 self._kept,
             )
             try:
-                if stop := num_moved(self._job, self._options):
+                if stop := num_frame_copies(self._job, self._options):
                     self._move(growing, shards, stop)
                 self._make(growing, items)
             except StorageError:
@@ -182,7 +182,7 @@ class PartWriter:
                     with suppress(StorageError):  # it would hide what has happened
                         self._snapshot(growing)
                 raise
-            self._items.leave()
+            self._items.clear_current_item()
             self._num_items = num_items()
             with self._watch.aside("sync"):
                 self._journal.flush()
@@ -287,7 +287,7 @@ class PartWriter:
             self._next_mark = math.inf
             return
         started = time.monotonic()
-        self._items.leave()
+        self._items.clear_current_item()
         with self._watch.aside("sync"):
             if synced:
                 written = growing.checkpoint()
@@ -316,9 +316,9 @@ class PartWriter:
             self._next_mark = max(self._next_mark, now + pause_s)
 
 
-def num_moved(job: Job, options: RunOptions) -> int:
+def num_frame_copies(job: Job, options: RunOptions) -> int:
     """Return how many items at the front a part moves as they are; the others are given to it."""
-    return job.num_moved if options.backend == "native" else 0
+    return job.num_frame_copies if options.backend == "native" else 0
 
 
 # What all processes have done, put together.
@@ -343,7 +343,7 @@ def gather(
     Raises:
         SchemaConflict: Two processes have seen a feature with types that do not go together.
     """
-    learnt = job.learnt(kept)
+    learnt = job.resumed_encoder(kept)
     learnt.warnings.merge(warnings_of(job.source))
     watch = Stopwatch()
     watch.add(seconds or {})
@@ -361,7 +361,7 @@ def gather(
         watch.add(part.seconds)
         notes += part.notes
     if not gaps:  # of some of the records nothing is known
-        learnt.merge(job.copied)
+        learnt.merge(job.copied_stats)
     outcome = outcome_of(learnt, sealed, num_items, gaps, errors, payload_bytes, watch.seconds)
     return replace(outcome, notes=outcome.notes + notes) if notes else outcome
 

@@ -209,7 +209,7 @@ class _Crew:
         """Have every shard written by a worker that lists its items itself."""
         num_shards, num_workers = self._job.num_shards, len(self._pool.workers)
         # Frames are moved at one pace, and each job reads what lies between those it moves.
-        is_moved = self._job.num_moved and self._job.num_moved == self._job.num_items
+        is_moved = self._job.num_frame_copies and self._job.num_frame_copies == self._job.num_items
         num_jobs = min(num_shards, (1 if is_moved else _JOBS_PER_WORKER) * num_workers)
         self._idle.extend(self._pool.workers)
         for first in range(num_jobs):
@@ -231,7 +231,7 @@ class _Crew:
         packers = [ItemPacker() for _ in workers]
         watch = self._watch
         next_flush = time.monotonic() + _BATCH_AGE_S
-        listing = Listing(self._job, self._kept, self._job.num_moved)
+        listing = Listing(self._job, self._kept, self._job.num_frame_copies)
         if isinstance(self._job.source, WaitingSource):
             self._job.source.while_waiting(self._meanwhile)
         for index, item in self._listed_items(listing):

@@ -18,7 +18,7 @@ from shardwriter.writing.engine import ErrorBudget, Progress, Work, WriteResult
 from shardwriter.writing.event_log import EventLog
 from shardwriter.writing.job import Job, Listing
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.part import Done, PartWriter, gather, num_moved
+from shardwriter.writing.part import Done, PartWriter, gather, num_frame_copies
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.stages import Stopwatch
@@ -87,7 +87,7 @@ def run_serial(
     items = job.encoder(
         kept, worker, watch, skip_errors=options.on_error == "skip", strict=options.strict
     )
-    listing = Listing(job, kept, num_moved(job, options))
+    listing = Listing(job, kept, num_frame_copies(job, options))
     with ExitStack() as stack:
         log = stack.enter_context(EventLog(options.log_dir, "w0", first_step=kept.num_done))
         told = _Told(job, kept, ErrorBudget(options, kept), progress, log)

@@ -47,7 +47,7 @@ from shardwriter.writing.event_log import EventLog
 from shardwriter.writing.job import Job
 from shardwriter.writing.messages import Channel, pack_failure, unpack
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.part import Done, PartWriter, num_moved
+from shardwriter.writing.part import Done, PartWriter, num_frame_copies
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.stages import Stopwatch
@@ -193,7 +193,7 @@ class _Worker:
             items.worker = self._told_of(shards)
             if kind == WRITE:
                 self._num_items = job.num_items or 0
-                listed = job.items_of(shards, kept, num_moved(job, options))
+                listed = job.items_of(shards, kept, num_frame_copies(job, options))
             else:
                 listed = self._sent_items()
             part.write(shards, listed, lambda: self._num_items)

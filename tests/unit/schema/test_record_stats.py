@@ -29,7 +29,7 @@ def learn(items, num_shards=3):
     encoder = RecordEncoder(num_shards, None, None, "y")
     for index, item in items:
         encoder.encode(index, item)
-    return encoder.learnt
+    return encoder.stats
 
 
 def again(learnt, num_shards=3):
@@ -72,7 +72,7 @@ def test_records_that_were_counted_are_not_counted_again(items, done):
     for index, item in enumerate(items):
         after.encode(index, item)
     joined = again(before)
-    joined.merge(after.learnt)
+    joined.merge(after.stats)
     whole = learn(enumerate(items))
     assert told(joined)["labels"] == told(whole)["labels"]
     assert joined.features == whole.features
@@ -85,9 +85,9 @@ def test_types_bind_records_that_come_later():
     with pytest.raises(SchemaConflict, match="item 0") as caught:
         after.encode(5, {"x": 0.5})
     assert caught.value.feature == "x"
-    assert after.learnt.features["x"].present == 0
+    assert after.stats.features["x"].present == 0
     after.encode(5, {"x": 2})
-    assert after.learnt.features["x"].present == 1
+    assert after.stats.features["x"].present == 1
 
 
 def test_types_alone_are_joined_without_counts():

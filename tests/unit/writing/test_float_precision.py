@@ -314,7 +314,7 @@ def test_other_sources_warn(tmp_path):
 def test_a_state_keeps_what_was_found():
     encoder = RecordEncoder(1)
     encoder.encode(3, {"ts": STAMP})
-    again = RecordStats.from_state(json.loads(json.dumps(encoder.learnt.to_state())), 1)
+    again = RecordStats.from_state(json.loads(json.dumps(encoder.stats.to_state())), 1)
     other = RecordEncoder(1)
     other.encode(1, {"ts": STAMP})
     other.merge(again)

@@ -35,7 +35,7 @@ from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.write import split_up, write_all
+from shardwriter.writing.write import split_datasets, write_all
 
 SPLIT = "train=0.6@3,val=0.4@2"
 COUNT = 60
@@ -294,7 +294,7 @@ def test_splits_whose_types_do_not_go_together_are_not_published(tmp_path):
 
 def write_with(folder, storage, **more):
     wanted = parse_split_option(SPLIT)
-    datasets = split_up(
+    datasets = split_datasets(
         Rows(),
         "auto",
         wanted,
