@@ -28,8 +28,8 @@ from shardwriter.dataset import (
     Split,
     assignment_error,
     dali_index,
-    ledger_file,
-    lost_file,
+    error_log_file,
+    lost_items_file,
     tfds_split_of,
     to_runs,
 )
@@ -46,12 +46,12 @@ from shardwriter.formats import (
     Defect,
     Packing,
     Values,
+    by_key,
     canonical,
     context_part,
     decode_example,
     decode_sequence_example,
     extend_crc32c,
-    keyed,
     list_part,
     read_records,
 )
@@ -284,7 +284,7 @@ def recount(
     is_sequences = "feature_lists" in manifest.schema
     told = dict(manifest.schema.get("features", {}))
     if is_sequences:
-        told = keyed(told, manifest.schema["feature_lists"])
+        told = by_key(told, manifest.schema["feature_lists"])
     features = {name: dict(entry) for name, entry in told.items()}
     partly = {
         name
@@ -306,7 +306,7 @@ def recount(
             try:
                 if is_sequences:
                     values, lists = decode_sequence_example(payload)
-                    found = keyed(values, {n: _first(steps) for n, steps in lists.items()})
+                    found = by_key(values, {n: _first(steps) for n, steps in lists.items()})
                 else:
                     found = values = decode_example(payload)
             except WireError:
@@ -571,7 +571,7 @@ def _publish(
             {"features": {}},
             extra={"repaired": _repaired(None, lost)},
         )
-    errors = run.storage.read(os.path.join(known.directory, ledger_file(known.name))) or b""
+    errors = run.storage.read(os.path.join(known.directory, error_log_file(known.name))) or b""
     publish(run, manifest, errors, report.ledger_lines())
 
 
@@ -608,7 +608,7 @@ def _publish_files(
     if known.pattern is not None:
         check_names(run, known.pattern)
     storage.sync_directory(run.path)
-    lost = os.path.join(run.directory, lost_file(known.name))
+    lost = os.path.join(run.directory, lost_items_file(known.name))
     of_older = [lost]
     if known.pattern is not None:  # what spoke of the files that are replaced
         of_older += [
@@ -835,7 +835,7 @@ def remake(
             path=os.path.join(known.directory, manifest.pattern.manifest_file),
             hint="the manifest was changed: write the dataset again",
         )
-    errors = run.storage.read(os.path.join(known.directory, ledger_file(known.name))) or b""
+    errors = run.storage.read(os.path.join(known.directory, error_log_file(known.name))) or b""
     publish(run, manifest, errors)
 
 

@@ -45,12 +45,12 @@ from shardwriter.schema import (
     RecordStats,
     SchemaLike,
     as_error,
-    check_same_holders,
+    check_same_shape_features,
     declare,
     from_manifest,
-    moved,
+    shape_feature_names,
     shape_features,
-    shaped_by_others,
+    shift_index,
     summary_text,
     type_text,
     warnings_of,
@@ -175,7 +175,7 @@ class AppendedItems:
         self.vocabularies: Mapping[str, list[str]] = {} if function else source.vocabularies
         self.label: str | None = old.label or (None if function else source.label)
         self.notes: Sequence[str] = source.notes
-        self.warnings = [moved(warning, self._num_old) for warning in warnings_of(source)]
+        self.warnings = [shift_index(warning, self._num_old) for warning in warnings_of(source)]
 
     @property
     def plan(self) -> Mapping[str, FeatureType]:
@@ -356,7 +356,7 @@ class Appending:
         if not isinstance(source, RecordSource) or options.map is not None:
             # What has its shape beside it there has it beside it in every record.
             before = {name: summary.type for name, summary in old.summaries.items()}
-            shaped = {name: before[name] for name in shaped_by_others(before)}
+            shaped = {name: before[name] for name in shape_feature_names(before)}
             options = replace(options, schema={**shaped, **options.schema})
         inner = DatasetOptions(
             filter=options.filter,
@@ -462,7 +462,7 @@ class Appending:
         for name, planned in types.items():
             if name not in before:
                 continue
-            check_same_holders(name, (there, old), ("what is appended", types))
+            check_same_shape_features(name, (there, old), ("what is appended", types))
             try:
                 before[name].type.join(planned)
             except ValueError as error:

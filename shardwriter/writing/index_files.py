@@ -251,7 +251,7 @@ def read_rows(path: str, compression: Compression) -> tuple[NDArray[np.uint64], 
         )
     with storage_errors(path):
         with open_stream(path) as stream:
-            stream.note_members(lambda *ends: members.append(ends))
+            stream.on_members(lambda *ends: members.append(ends))
             frames = read_frames(stream, path=path)
             sizes = array("Q", (len(record) + FRAME_BYTES for record in frames))
         if compression == "zlib":

@@ -21,7 +21,7 @@ from typing import Any, Final
 from shardwriter.dataset import (
     DALI_INDEX_SUFFIX,
     KINDS,
-    MOST_GAPS,
+    MAX_EXPANDED_GAPS,
     IndexEntry,
     Manifest,
     Output,
@@ -29,12 +29,12 @@ from shardwriter.dataset import (
     ShardPattern,
     assignment_error,
     dali_index,
+    error_log_file,
     generations,
     index_chunks,
     index_head,
     is_url,
-    ledger_file,
-    lost_file,
+    lost_items_file,
     manifest_file,
     parse_manifest,
     pattern_from_template,
@@ -91,7 +91,7 @@ def finished_manifest(run: RunDirectory) -> Manifest | None:
         if data is None:
             return None
         manifest = parse_manifest(data, path)
-        if len(manifest.gaps) <= MOST_GAPS:
+        if len(manifest.gaps) <= MAX_EXPANDED_GAPS:
             return manifest
         index_bytes = run.storage.size(os.path.join(run.directory, manifest.index.file))
         return parse_manifest(data, path, index_bytes or 0)
@@ -235,7 +235,7 @@ def check_names(run: RunDirectory, pattern: ShardPattern) -> None:
         StorageError: A folder has the final name of a file.
     """
     names = [*pattern.shard_files, pattern.index_file, pattern.manifest_file]
-    names += [ledger_file(pattern.name), lost_file(pattern.name)]
+    names += [error_log_file(pattern.name), lost_items_file(pattern.name)]
 
     def check_name(name: str) -> None:
         target = os.path.join(run.directory, name)
@@ -402,8 +402,8 @@ def roll_forward(run: RunDirectory) -> None:
 
     each(storage, publish_shard, range(manifest.num_shards))
     for file_name, mark, final_name in (
-        (_LEDGER, _LEDGER_MARK, ledger_file(run.name)),
-        (_LOST, _LOST_MARK, lost_file(run.name)),
+        (_LEDGER, _LEDGER_MARK, error_log_file(run.name)),
+        (_LOST, _LOST_MARK, lost_items_file(run.name)),
     ):
         target = os.path.join(run.directory, final_name)
         if storage.size(run.file(mark)) is not None:

@@ -22,7 +22,7 @@ from shardwriter.dataset import (
     SealedShard,
     ShardPattern,
     columns,
-    ledger_file,
+    error_log_file,
     num_shard_items,
     to_runs,
 )
@@ -602,7 +602,7 @@ def resume_finished(
             notify("no item of it gave an error, so nothing is made with the changed map")
         ErrorBudget(run_options, ResumeState(job.num_shards, errors=errors)).check()
         if retry and manifest.gaps and not os.path.exists(_ledger_path(run)):
-            notify(f"there is no {ledger_file(run.name)}, so no item is known to have failed")
+            notify(f"there is no {error_log_file(run.name)}, so no item is known to have failed")
         if run_options.dali_index and not has_dali(run, manifest):
             notify("`shardwriter index --idx` makes the .idx files of a dataset that is finished")
         return manifest
@@ -693,7 +693,7 @@ def has_dali(run: RunDirectory, manifest: Manifest) -> bool:
 
 
 def _ledger_path(run: RunDirectory) -> str:
-    return os.path.join(run.directory, ledger_file(run.name))
+    return os.path.join(run.directory, error_log_file(run.name))
 
 
 class _LedgerEntry(TypedDict):

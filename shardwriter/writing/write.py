@@ -24,7 +24,7 @@ from shardwriter.dataset import (
     split_outputs,
 )
 from shardwriter.errors import DataWarning, FeatureError, SchemaConflict, SourceError
-from shardwriter.formats import Compression, Deflate, lost_readers
+from shardwriter.formats import Compression, Deflate, compatibility_notes
 from shardwriter.schema import (
     FeatureType,
     SchemaLike,
@@ -239,7 +239,7 @@ def write_all(
     run_dirs = [os.path.join(output.directory, partial_dir(output.name)) for output in outputs]
     run_options = replace(run_options, log_dir=check_log_dir(run_options.log_dir, run_dirs))
     notices = notices or Notices()
-    for note in lost_readers(outputs[0].compression):
+    for note in compatibility_notes(outputs[0].compression):
         notices.note(note)
     with ExitStack() as held, ExitStack() as started:
         runs = [held.enter_context(claimed(output, run_options, storage)) for output in outputs]

@@ -51,8 +51,8 @@ def fail(item):
 
 @pytest.fixture
 def few_gaps_are_many(monkeypatch):
-    monkeypatch.setattr(layout, "MOST_GAPS", 3)
-    monkeypatch.setattr(publication, "MOST_GAPS", 3)
+    monkeypatch.setattr(layout, "MAX_EXPANDED_GAPS", 3)
+    monkeypatch.setattr(publication, "MAX_EXPANDED_GAPS", 3)
 
 
 def test_a_finished_dataset_of_many_gaps_is_resumed(tmp_path, few_gaps_are_many):
