@@ -110,12 +110,13 @@ def test_a_base_is_read_back(base):
 
 
 @given(snapshots | bases)
-def test_both_are_one_line_of_json_behind_its_checksum(entry):
+def test_both_are_one_line_of_json_with_a_checksum_in_front(entry):
     line = entry.to_line()
     assert line.count(b"\n") == 1
     crc, _, text = line.partition(b" ")
     assert len(crc) == 8
-    assert sorted(json.loads(text)) == sorted(vars(entry))
+    names = {"open_shards": "growing", "stats": "learnt"}  # as earlier versions wrote them
+    assert sorted(json.loads(text)) == sorted(names.get(name, name) for name in vars(entry))
 
 
 @given(st.dictionaries(shards, written), st.dictionaries(shards, sealed))
