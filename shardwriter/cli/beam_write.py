@@ -366,10 +366,10 @@ def _run(
     """Run a write, and return its manifest; None where the job goes on elsewhere."""
     from shardwriter.dataset import parse_manifest
     from shardwriter.errors import RunError
-    from shardwriter.formats import lost_readers
+    from shardwriter.formats import compatibility_notes
     from shardwriter.storage import storage_for
 
-    for note in lost_readers(output.compression):
+    for note in compatibility_notes(output.compression):
         hint(note)
     unfinished = run_job(arguments, writing, verbose=verbose)
     if unfinished is not None:

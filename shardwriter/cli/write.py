@@ -244,14 +244,14 @@ def write(
 
 
 def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> None:
-    from shardwriter.formats import lost_readers
+    from shardwriter.formats import compatibility_notes
     from shardwriter.writing import check_compression, plan_selection, warn_about_sources
 
     targets = datasets.targets
     outputs = [target.output for target in targets]
     for target in targets:
         check_compression(target.output, target.options, run_options)
-    for note in lost_readers(outputs[0].compression):
+    for note in compatibility_notes(outputs[0].compression):
         hint(note)
     notices = TerminalNotices()
     selections = datasets.select(notices)

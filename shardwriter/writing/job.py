@@ -94,10 +94,10 @@ class Job:
             skip_errors=skip_errors,
             strict=strict,
         )
-        if state.standing is not None:
-            items.finished_record = state.standing.record
-        if state.learnt is not None:
-            stats = RecordStats.from_state(state.learnt, self.num_shards)
+        if state.finished_records is not None:
+            items.finished_record = state.finished_records.record
+        if state.stats is not None:
+            stats = RecordStats.from_state(state.stats, self.num_shards)
             items.encoder.expect(stats, state.counted)
         return items
 
@@ -108,8 +108,8 @@ class Job:
     def resumed_encoder(self, state: ResumeState) -> RecordEncoder:
         """Return a record encoder with the statistics of earlier attempts, to merge others into."""
         encoder = self.record_encoder()
-        if state.learnt is not None:
-            encoder.merge(RecordStats.from_state(state.learnt, self.num_shards))
+        if state.stats is not None:
+            encoder.merge(RecordStats.from_state(state.stats, self.num_shards))
         return encoder
 
     @property
@@ -169,13 +169,13 @@ class Job:
         rows_at_once = max(1, _ORDER_BLOCK // len(row))
         step = rows_at_once * self.num_shards
         begin = first
-        if not state.is_nothing:
-            begin = max(first, int(state.first_items[row].min()))
+        if not state.is_empty:
+            begin = max(first, int(state.first_missing[row].min()))
         for start in range(begin // self.num_shards * self.num_shards, stop, step):
             starts = np.arange(start, min(start + step, stop), self.num_shards)
             indices = (starts[:, None] + row).ravel()
             indices = indices[(indices >= first) & (indices < stop)]
-            yield indices if state.is_nothing else state.wanted(indices)
+            yield indices if state.is_empty else state.select_missing(indices)
 
     def check_record(self, item_index: int, item: Item, expected: tuple[int, int]) -> None:
         """Encode an item again, and compare it with the record of an earlier attempt.
@@ -301,7 +301,7 @@ class Listing:
 
     def __iter__(self) -> Iterator[tuple[int, Item]]:
         job, state, first = self._job, self._state, self._first
-        is_all = state.is_nothing and not first
+        is_all = state.is_empty and not first
         if job.selection.reorders or (job.selection.random_access and not is_all):
             yield from job.items_of(state.unfinished(range(job.num_shards)), state, first)
         elif is_all:
@@ -314,7 +314,7 @@ class Listing:
             for index, item in enumerate(job.selection.items()):
                 if index < first:
                     continue
-                if state.wants(index):
+                if state.is_missing(index):
                     yield index, item
                 elif index in state.checks:
                     job.check_record(index, item, state.checks[index])
@@ -324,9 +324,9 @@ class Listing:
     def _check_length(self) -> None:
         """Refuse a source that ended earlier or later than in an earlier attempt."""
         found, state = self.num_items, self._state
-        if found < state.least_items or state.num_items not in (None, found):
+        if found < state.min_items or state.num_items not in (None, found):
             raise RunChanged(
-                f"the source gave {found:,} items now, and {state.least_items:,} or more before",
+                f"the source gave {found:,} items now, and {state.min_items:,} or more before",
                 hint="restore the source, then --resume; --overwrite starts again",
             )
 

@@ -41,7 +41,7 @@ from shardwriter.dataset import (
     split_outputs,
 )
 from shardwriter.errors import DataWarning, FeatureError, SchemaConflict, SourceError
-from shardwriter.formats import Compression, Deflate, lost_readers
+from shardwriter.formats import Compression, Deflate, compatibility_notes
 from shardwriter.schema import (
     FeatureType,
     SchemaLike,
@@ -74,11 +74,11 @@ from shardwriter.writing.options import (
     RunOptions,
     changed,
 )
-from shardwriter.writing.part import gather
+from shardwriter.writing.part import merge_results
 from shardwriter.writing.plan import check_source, choose_num_shards
 from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
-    begin,
+    begin_run,
     check_names,
     claimed,
     commit,
@@ -86,7 +86,7 @@ from shardwriter.writing.publication import (
     ledger_of,
     prepared,
 )
-from shardwriter.writing.resume import run_facts, take_up
+from shardwriter.writing.resume import find_resume_state, run_facts
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.selection import Selection, key_costs, key_notes
@@ -610,7 +610,7 @@ def write_all(
     """
     notices = notices or Notices()
     run_options = _check_options(targets, run_options)
-    for note in lost_readers(targets[0].output.compression):
+    for note in compatibility_notes(targets[0].output.compression):
         notices.note(note)
     with ExitStack() as held, ExitStack() as engines:
         runs = [held.enter_context(claimed(each.output, run_options, storage)) for each in targets]
@@ -686,13 +686,13 @@ def _resume_or_begin(
     """Return the state of an earlier run of the job, or begin a new run."""
     state = None
     if run_options.resume or run_options.retry_errors:
-        state = take_up(job, run, run_options, partial(notices.info, split=target.split))
+        state = find_resume_state(job, run, run_options, partial(notices.info, split=target.split))
     if isinstance(state, Manifest):
         notices.info(f"nothing to do: {target.output.name!r} is finished, and of this job")
         run.discard()
         return _Task(target, run, job, state)
     if state is None:
-        begin(run, run_facts(job))
+        begin_run(run, run_facts(job))
         state = ResumeState(job.num_shards)
         if not (job.source.stable or job.source.notes):
             notices.info("an iterator can be read once: should this run be stopped, it is lost")
@@ -711,8 +711,8 @@ def _write_dataset(
     target, run, job, state = task
     if isinstance(state, Manifest):
         return _Sealed(task, state, None)
-    if state.is_everything:
-        outcome = gather(job, state, [], state.num_items or 0)
+    if state.is_complete:
+        outcome = merge_results(job, state, [], state.num_items or 0)
     else:
         report = _progress_of(target, progress)
         outcome = engine(job, run, state, report, partial(notices.info, split=target.split))

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.dataset.naming import split_outputs
-from shardwriter.dataset.splits import parse_split_option, place_key
+from shardwriter.dataset.splits import parse_split_option, position_key
 from shardwriter.errors import (
     CallableError,
     DataWarning,
@@ -67,7 +67,7 @@ def members(name, seed=0):
     """The items of a split, in source order."""
     option = parse_split_option(SPLIT)
     split = next(split for split in option.splits(seed) if split.name == name)
-    numbers = split.numbers_of(map(place_key, range(COUNT)))
+    numbers = split.numbers_of(map(position_key, range(COUNT)))
     return np.flatnonzero(numbers == split.number).tolist()
 
 
