@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from benchmarks.measure import Case, Contender, Run, Side, Turn, Work
 
@@ -186,29 +185,25 @@ def odd_files(folder: Path) -> Iterator[tuple[str, Path, Path, None]]:
             yield path.name, path, path, None
 
 
-def table(case: Case, sides: list[Side]) -> dict[str, Any]:
-    """Run the readers on every file, and print a table in Markdown; return its rows."""
+def table(case: Case, sides: list[Side]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each file with what each reader makes of it."""
+    files: Iterator[tuple[str, Path, Path, Path | None]]
     if case.name == "odd-files":
         folder = os.environ.get(ODD_FILES)
         if folder is None:
             print(f"left out: odd-files ({ODD_FILES} names no folder)", file=sys.stderr)
-            return {}
-        files: Iterator[tuple[str, Path, Path, Path | None]] = odd_files(Path(folder).resolve())
-        sides = [side for side in sides if side.name != "dali"]  # it wants an index
+            return
+        files = odd_files(Path(folder).resolve())
+        sides = [side for side in sides if side.contender.name != "dali"]  # it needs an index
     else:
         files = damaged_shards(case.folder / "damaged")
-    header = ["file", *(side.name for side in sides)]
-    print(f"\n| {' | '.join(header)} |\n|{' --- |' * len(header)}", file=sys.stderr)
-    rows = {}
     for name, dataset, shard, index in files:
         cells = {}
         for side in sides:
             turn = Turn(side, case, 0, side.environment(case, False), case.folder)
             path = dataset if side.contender.is_ours else shard
             cells[side.name] = verdict(turn, side.name, path, index)
-        rows[name] = cells
-        print(f"| {' | '.join([name, *cells.values()])} |", file=sys.stderr, flush=True)
-    return rows
+        yield name, cells
 
 
 ODD_FILES = "SHARDWRITER_TEST_DATA"

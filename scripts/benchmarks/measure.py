@@ -114,7 +114,7 @@ class Work:
         targets: The least ratio of wall times, and the peer it is of, by case.
         same: Compares two outcomes; equality if None.
         notes: Returns figures of a case from all contenders' medians.
-        table: Prints a table of its own instead of being measured.
+        table: Yields rows of text, in place of being measured.
         uses_gpu: Whether processes may see a GPU.
     """
 
@@ -129,7 +129,7 @@ class Work:
     targets: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     same: Callable[[Any, Any], bool] | None = None
     notes: Callable[[Case, Results, dict[str, Results]], dict[str, float]] | None = None
-    table: Callable[[Case, list[Side]], dict[str, Any]] | None = None
+    table: Callable[[Case, list[Side]], Iterator[tuple[str, dict[str, str]]]] | None = None
     uses_gpu: bool = False
 
 

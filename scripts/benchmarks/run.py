@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for checkout in checkouts:
         if not (checkout / "shardwriter" / "__init__.py").is_file():
             parser.error(f"{checkout} has no package shardwriter")
+    out = sys.stderr if options.json else sys.stdout
     results: dict[str, dict[str, Any]] = {}
     pythons = [sys.executable, str(ROOT / ".venv-peers/bin/python"), *options.peer_python]
     for work, case_name in wanted:
@@ -83,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             work.make(case)
             if work.table is not None:
-                results[f"{work.name}/{case_name}"] = work.table(case, sides)
+                rows = work.table(case, sides)
+                results[f"{work.name}/{case_name}"] = show_rows(rows, out)
                 continue
             repeats = work.repeats if options.repeats is None else options.repeats
             earlier = {
@@ -93,7 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
             found = measure(work, case, sides, repeats, earlier)
         results[f"{work.name}/{case_name}"] = found
-        out = sys.stderr if options.json else sys.stdout
         show(f"{work.name}/{case_name}", found, out)
     if options.json:
         print(json.dumps(results, indent=2))
@@ -345,7 +346,7 @@ def show(title: str, found: dict[str, Any], file: TextIO) -> None:
     rounds = f"medians of {found['repeats']}" if found["repeats"] else "one run, watched for memory"
     put(f"{title}: {found['count']:,} items{size}; {rounds}")
     put(
-        f"  {'':30}{'wall':>10}{'min':>10}{'max':>10}{'x':>7}{'cpu':>10}{'x':>7}{'an item':>10}"
+        f"  {'':37}{'wall':>10}{'min':>10}{'max':>10}{'x':>7}{'cpu':>10}{'x':>7}{'an item':>10}"
         f"{'items/s':>13}{'peak MB':>9}"
     )
     for name, row in found["results"].items():
@@ -355,7 +356,7 @@ def show(title: str, found: dict[str, Any], file: TextIO) -> None:
             f"  {key} {number(value)}" for key, value in row.items() if key not in MAIN_KEYS
         )
         put(
-            f"  {name:30}{time_text(row['wall_s']):>10}{time_text(min(row['all_wall_s'])):>10}"
+            f"  {name:37}{time_text(row['wall_s']):>10}{time_text(min(row['all_wall_s'])):>10}"
             f"{time_text(max(row['all_wall_s'])):>10}{ratio_text(row['wall_ratio']):>7}"
             f"{time_text(row['cpu_s']):>10}{ratio_text(row['cpu_ratio']):>7}"
             f"{time_text(row['each_s']):>10}{rate}{peak}{extra}"
@@ -366,6 +367,17 @@ def show(title: str, found: dict[str, Any], file: TextIO) -> None:
         target = found["target"]
         verdict = "MISSED" if found["missed"] else "met"
         put(f"  target: {target['least']} times ours for {target['peer']}: {verdict}")
+
+
+def show_rows(rows: Iterable[tuple[str, dict[str, str]]], file: TextIO) -> dict[str, Any]:
+    """Print a table in Markdown, row by row; return it."""
+    found: dict[str, Any] = {}
+    for name, cells in rows:
+        if not found:
+            print(f"| | {' | '.join(cells)} |\n|{' --- |' * (len(cells) + 1)}", file=file)
+        found[name] = cells
+        print(f"| {' | '.join([name, *cells.values()])} |", file=file, flush=True)
+    return found
 
 
 def time_text(seconds: float) -> str:

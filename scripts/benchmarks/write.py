@@ -648,7 +648,7 @@ WORKS = [
     ),
     Work(
         "memory",
-        "write extremes (10 million records, one of 1.9 GiB, 100,000 classes or shards): the memory",
+        "write 10 million records, one of 1.9 GiB, 100,000 classes or shards: the memory",
         tuple(MEMORY_CASES),
         make_memory,
         memory_contenders,
