@@ -319,8 +319,8 @@ def _run(
         raise SystemExit(f"{' '.join(command)} failed ({process.returncode}):\n{text[-5000:]}")
     run = Run(wall_s, usage.ru_utime + usage.ru_stime, text=text)
     if watch is not None:
-        # Where nothing was sampled. Linux counts this program's own size in, from before the exec.
-        largest_mb = usage.ru_maxrss * (1024 if sys.platform == "linux" else 1) / 1e6
+        # Linux counts this program's own size in ru_maxrss, from before the exec.
+        largest_mb = None if sys.platform == "linux" else usage.ru_maxrss / 1e6
         run.peak_mb = watch.peak_mb or largest_mb
     return run
 

@@ -463,7 +463,7 @@ def resume_contenders(case: Case) -> list[Contender]:
         run = run_timed(words(turn, "--resume"), turn.environment, case.folder)
         saved = re.search(r"([\d,]+) records \(([\d,]+) bytes\)", run.text)
         if saved is None:
-            raise SystemExit(f"the report of a resumed run has no bytes: {run.text}")
+            raise SystemExit(f"the killed run saved nothing; use a larger --size\n{run.text}")
         again = grown - int(saved[2].replace(",", ""))
         run.extra["MB done again by a worker"] = again / case.workers / 1e6
         if turn.reference != turn.folder:
