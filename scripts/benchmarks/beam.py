@@ -343,7 +343,7 @@ def measure(name: str, compare: bool, turn: Turn) -> Run:
     case = turn.case
     address = None
     if name.startswith("dask"):
-        key = f"cluster of {turn.side.checkout}"
+        key = f"cluster of {turn.entry.checkout}"
         address = case.once(key, lambda: cluster(turn))
     run, digests, content = write(name, turn, turn.folder, address)
     if compare:
@@ -351,10 +351,10 @@ def measure(name: str, compare: bool, turn: Turn) -> Run:
         expected, same_content = serial(reference, turn)
         if turn.number == 0:
             if content() != same_content:
-                raise SystemExit(f"{turn.side.name}: other records than the serial engine")
+                raise SystemExit(f"{turn.entry.name}: other records than the serial engine")
             run.outcome = same_content
-        before = case.shared.get(f"last of {turn.side.name}", digests)
-        case.shared[f"last of {turn.side.name}"] = digests
+        before = case.shared.get(f"last of {turn.entry.name}", digests)
+        case.shared[f"last of {turn.entry.name}"] = digests
         run.extra["as serial"] = num_same(digests, expected)
         run.extra["as before"] = num_same(digests, before)
     empty_folder(turn.folder)

@@ -3,7 +3,7 @@
 The first table is of one shard of 26 Examples in a dataset of 4, damaged in each of the usual ways;
 DALI and the PyPI reader are given the index of the undamaged shard, as if it had been made when the
 data was written. The second is of a folder of odd and damaged files. A cell has the records that a
-reader gives, and the error when it stops; a number alone means that it says nothing.
+reader gives, and the error when it stops; a number alone means that it reports no error.
 
 Every reader has a process of its own for every file: damage can end it.
 """
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.measure import Case, Contender, Run, Side, Turn, Work
+from benchmarks.measure import Case, Contender, Entry, Run, Turn, Work
 
 COUNT, NUM_SHARDS, SHARD = 104, 4, 1
 TIMEOUT_S = 120
@@ -91,7 +91,7 @@ def print_records(reader: str, path: str, index: str) -> None:
 
 
 def print_report(path: str) -> None:
-    """Print what shard-stats says: kind, record, item, offset, what is lost and what is not."""
+    """Print what shard-stats finds: kind, record, item, offset, and how many records are lost."""
     import shardwriter as sw
 
     report = sw.stats(path).to_json()
@@ -114,7 +114,7 @@ def print_report(path: str) -> None:
 
 def verdict(turn: Turn, name: str, path: Path, index: Path | None) -> str:
     """Return what a reader makes of a file."""
-    if turn.side.contender.is_ours:
+    if turn.entry.contender.is_ours:
         command = turn.call_words("benchmarks.damage:print_report", path)
     else:
         words = (name, path, "" if index is None else index)
@@ -185,7 +185,7 @@ def odd_files(folder: Path) -> Iterator[tuple[str, Path, Path, None]]:
             yield path.name, path, path, None
 
 
-def table(case: Case, sides: list[Side]) -> Iterator[tuple[str, dict[str, str]]]:
+def table(case: Case, entries: list[Entry]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each file with what each reader makes of it."""
     files: Iterator[tuple[str, Path, Path, Path | None]]
     if case.name == "odd-files":
@@ -194,15 +194,17 @@ def table(case: Case, sides: list[Side]) -> Iterator[tuple[str, dict[str, str]]]
             print(f"left out: odd-files ({ODD_FILES} names no folder)", file=sys.stderr)
             return
         files = odd_files(Path(folder).resolve())
-        sides = [side for side in sides if side.contender.name != "dali"]  # it needs an index
+        entries = [
+            entry for entry in entries if entry.contender.name != "dali"
+        ]  # it needs an index
     else:
         files = damaged_shards(case.folder / "damaged")
     for name, dataset, shard, index in files:
         cells = {}
-        for side in sides:
-            turn = Turn(side, case, 0, side.environment(case, False), case.folder)
-            path = dataset if side.contender.is_ours else shard
-            cells[side.name] = verdict(turn, side.name, path, index)
+        for entry in entries:
+            turn = Turn(entry, case, 0, entry.environment(case, False), case.folder)
+            path = dataset if entry.contender.is_ours else shard
+            cells[entry.name] = verdict(turn, entry.name, path, index)
         yield name, cells
 
 
@@ -234,7 +236,7 @@ def no_time(_turn: Turn) -> Run:
 WORKS = [
     Work(
         "damage",
-        "read damaged shards: a table of what each reader gives and says; nothing is timed",
+        "read damaged shards: a table of what each reader gives and reports; nothing is timed",
         ("shards", "odd-files"),
         make,
         contenders,

@@ -282,7 +282,7 @@ def table_rows(path: Path, mine: Callable[[int], bool]) -> Iterator[tuple[int, d
     """Yield the number and the cells of rows; lines that are not mine are read and not parsed."""
     with path.open(newline="") as file:
         names = next(csv.reader(file))
-        numbers: list[int] = []  # of the line that was handed on last
+        numbers: list[int] = []  # of the line that was yielded last
 
         def lines() -> Iterator[str]:
             for number, line in enumerate(file):

@@ -76,7 +76,7 @@ class Case:
         stack: What is open until the case ends.
         source: The input.
         count: Items of the input.
-        num_bytes: Bytes of the input; 0 if that says nothing.
+        num_bytes: Bytes of the input; 0 if the size does not matter.
         shared: What contenders share: servers that run, and references.
     """
 
@@ -129,7 +129,7 @@ class Work:
     targets: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     same: Callable[[Any, Any], bool] | None = None
     notes: Callable[[Case, Results, dict[str, Results]], dict[str, float]] | None = None
-    table: Callable[[Case, list[Side]], Iterator[tuple[str, dict[str, str]]]] | None = None
+    table: Callable[[Case, list[Entry]], Iterator[tuple[str, dict[str, str]]]] | None = None
     uses_gpu: bool = False
 
 
@@ -138,7 +138,7 @@ Results = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Side:
+class Entry:
     """A contender with the Python and the checkout that it runs with."""
 
     name: str
@@ -166,17 +166,17 @@ class Side:
 
 @dataclass
 class Turn:
-    """A side's turn in a round.
+    """An entry's turn in a round.
 
     Attributes:
-        side: Whose turn it is.
+        entry: The contender whose turn it is.
         case: What is measured.
         number: Of the round; 0 is the first, which is checked, watched for memory and not timed.
         environment: Of its processes.
-        reference: The output folder of the first side.
+        reference: The output folder of the first entry.
     """
 
-    side: Side
+    entry: Entry
     case: Case
     number: int
     environment: dict[str, str]
@@ -184,12 +184,12 @@ class Turn:
 
     @property
     def folder(self) -> Path:
-        """Where this side writes; empty when the turn begins."""
-        return self.side.folder(self.case)
+        """Where this entry writes; empty when the turn begins."""
+        return self.entry.folder(self.case)
 
     def program(self, *words: Any) -> list[str]:
-        """Return a command of this side's Python."""
-        return [self.side.python, *map(str, words)]
+        """Return a command of this entry's Python."""
+        return [self.entry.python, *map(str, words)]
 
     def call_words(self, function: str, *arguments: Any, processes: int = 0) -> list[str]:
         """Return a command that calls a function ``module:function`` once."""
@@ -213,10 +213,10 @@ class Turn:
         return self.run(self.program("-m", "shardwriter", *words))
 
     def ask(self, function: str, *arguments: Any, step: str) -> Run:
-        """Run a step in a process that stays; sides with the same function share it."""
+        """Run a step in a process that stays; entries with the same function share it."""
         text = to_json(arguments)
-        contender = self.side.contender
-        key = f"{self.side.python} {self.side.checkout} {contender.one_core} {function} {text}"
+        contender = self.entry.contender
+        key = f"{self.entry.python} {self.entry.checkout} {contender.one_core} {function} {text}"
         worker = self.case.once(key, lambda: Worker(self, function, text))
         found = worker.ask(step, check=self.number == 0)
         if self.number == 0:
@@ -235,9 +235,9 @@ class Worker:
 
     def __init__(self, turn: Turn, function: str, arguments: str) -> None:
         command = turn.program("-m", "benchmarks.worker", function, arguments)
-        if turn.side.contender.one_core and hasattr(os, "sched_getaffinity"):
+        if turn.entry.contender.one_core and hasattr(os, "sched_getaffinity"):
             command += ["--core", str(max(os.sched_getaffinity(0)))]
-        self.name = turn.side.name
+        self.name = turn.entry.name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # TensorFlow prints, others too
         self._process = subprocess.Popen(
             command,

@@ -3,7 +3,7 @@
 The same features come into the same round-robin shards. With ``part`` and ``parts`` a process
 writes one part of the shards and only their records.
 
-Where people write it in several ways the quicker one stands here: image sizes come from the header
+Where people write it in several ways this is the quicker one: image sizes come from the header
 and not from decoding, and arrays go through ``tolist()``, which protobuf takes 2 to 5 times faster.
 """
 

@@ -66,7 +66,7 @@ def rows(count: int) -> Iterator[dict[str, Any]]:
         yield {
             "id": number,
             "quantity": quantity,
-            "price": price / 4,  # a float32 as it stands
+            "price": price / 4,  # exact as a float32
             "rate": rate / 1024,
             "city": f"city {quantity % 97}",
             "name": f"customer number {number}",
@@ -176,18 +176,18 @@ def _make_arrays(name: str, folder: Path, records: list[dict[str, Any]]) -> None
 
 
 def in_blocks(ask: Callable[[list[int]], Sequence[Any]], order: list[int]) -> Iterator[Any]:
-    """Ask for a batch of indices at a time."""
+    """Yield the records of an order, 64 indices at a time."""
     for start in range(0, len(order), BATCH):
         yield from ask(order[start : start + BATCH])
 
 
 def one_by_one(source: Any, order: list[int]) -> Iterator[Any]:
-    """Ask for one index at a time."""
+    """Return the records of an order, one index at a time."""
     return (source[index] for index in order)
 
 
 def random_order(count: int) -> list[int]:
-    """Return the order in which every reader with random access is asked."""
+    """Return the order in which every reader reads at random."""
     return [int(index) for index in np.random.default_rng(9).permutation(count)]
 
 
@@ -218,7 +218,7 @@ def example_parser(name: str) -> Callable[[bytes], dict[str, Any]]:
 
 
 def shardwriter_ways(check: bool, name: str, folder: Path) -> dict[str, Pass]:
-    """Ours, by ``shardwriter.open``; without ``check`` no CRC is looked at."""
+    """Return the ways of ``shardwriter.open``; without ``check`` no CRC is proven."""
     import shardwriter as sw
 
     data = sw.open(folder / name, check=check)
@@ -241,7 +241,7 @@ def shardwriter_ways(check: bool, name: str, folder: Path) -> dict[str, Pass]:
 
 
 def shardwriter_torch_ways(name: str, folder: Path) -> dict[str, Pass]:
-    """Our loader of torch tensors, which has no worker processes here."""
+    """Return the way of our loader of torch tensors, which has no worker processes here."""
     from shardwriter.readers.torch import ShardLoader
 
     loader = ShardLoader(folder / name, batch_size=BATCH)
@@ -249,14 +249,14 @@ def shardwriter_torch_ways(name: str, folder: Path) -> dict[str, Pass]:
 
 
 def shardwriter_tensorflow_ways(name: str, folder: Path) -> dict[str, Pass]:
-    """Our pipeline of tf.data, which reads in the order of the source."""
+    """Return the way of our pipeline of tf.data, which reads in the order of the source."""
     from shardwriter.readers.tensorflow import tf_dataset
 
     return {"columns": tf_dataset(folder / name, batch_size=BATCH).as_numpy_iterator}
 
 
 def grain_on_ours_ways(name: str, folder: Path) -> dict[str, Pass]:
-    """Grain, with ours as its source."""
+    """Return the ways of Grain with our dataset as its source."""
     import grain
 
     import shardwriter as sw
@@ -276,7 +276,7 @@ def _grain_threads(source: Any) -> Any:
 
 
 def tensorflow_ways(every_core: bool, name: str, folder: Path) -> dict[str, Pass]:
-    """tf.data as NumPy; with ``every_core`` it chooses how many threads read and parse."""
+    """Return the ways of tf.data; with ``every_core`` it chooses how many threads it has."""
     import tensorflow as tf
 
     paths = sorted(glob(f"{folder / name}.tfrecord-*-of-*"))
@@ -313,7 +313,7 @@ def _tensorflow_type(tf: Any, kind: str) -> Any:
 
 
 def tfrecord_ways(name: str, folder: Path) -> dict[str, Pass]:
-    """The PyPI package tfrecord, in pure Python."""
+    """Return the ways of the PyPI package tfrecord, in pure Python."""
     from tfrecord.iterator_utils import shuffle_iterator
     from tfrecord.reader import tfrecord_iterator, tfrecord_loader
 
@@ -321,7 +321,7 @@ def tfrecord_ways(name: str, folder: Path) -> dict[str, Pass]:
     paths = sorted(glob(f"{folder / name}.tfrecord-*-of-*"))
 
     def raw() -> Iterator[bytes]:
-        # It hands out one buffer again and again: who keeps a record has to copy it.
+        # It yields one buffer again and again, so a record has to be copied.
         return (bytes(view) for path in paths for view in tfrecord_iterator(path))
 
     def decoded() -> Iterator[Any]:
@@ -335,7 +335,7 @@ def tfrecord_ways(name: str, folder: Path) -> dict[str, Pass]:
 
 
 def grain_ways(name: str, folder: Path) -> dict[str, Pass]:
-    """Grain's own source of TFRecords, one file after the other, and protobuf's parser."""
+    """Return the ways of Grain's own source of TFRecords, and protobuf's parser."""
     import grain
     from grain.experimental import TFRecordIterDataset
 
@@ -359,7 +359,7 @@ def grain_ways(name: str, folder: Path) -> dict[str, Pass]:
 
 
 def array_record_ways(name: str, folder: Path) -> dict[str, Pass]:
-    """array_record's own data source and protobuf's parser."""
+    """Return the ways of array_record's own data source, and protobuf's parser."""
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
     source = ArrayRecordDataSource(sorted(glob(f"{folder / name}-*.array")))
@@ -376,7 +376,7 @@ def array_record_ways(name: str, folder: Path) -> dict[str, Pass]:
 
 
 def grain_on_array_record_ways(name: str, folder: Path) -> dict[str, Pass]:
-    """Grain, with array_record as its source."""
+    """Return the ways of Grain with array_record as its source."""
     import grain
 
     source = grain.sources.ArrayRecordDataSource(sorted(glob(f"{folder / name}-*.array")))
@@ -388,7 +388,7 @@ def grain_on_array_record_ways(name: str, folder: Path) -> dict[str, Pass]:
 
 
 def webdataset_ways(name: str, folder: Path) -> dict[str, Pass]:
-    """WebDataset on tars; ``raw`` are the bytes of the files."""
+    """Return the ways of WebDataset on tars; ``raw`` are the bytes of the files."""
     import webdataset
 
     def dataset() -> Any:
@@ -494,7 +494,7 @@ ABILITIES = {
 
 
 def make(case: Case) -> None:
-    """Say where the set is; it is made when somebody reads it."""
+    """Set the folder of the set; files are made when somebody reads them."""
     _, usual = SETS[case.name]
     case.count = max(NUM_READ_SHARDS, int(usual * case.size))
     case.source = case.folder / f"set-{case.name}-{case.count}"

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks import beam, damage, inspect_records, read, train, write
-from benchmarks.measure import ROOT, Case, Contender, Results, Run, Side, Turn, Work, empty_folder
+from benchmarks.measure import ROOT, Case, Contender, Entry, Results, Run, Turn, Work, empty_folder
 
 WORKS: dict[str, Work] = {
     work.name: work
@@ -78,13 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 settings=settings,
                 stack=stack,
             )
-            sides = find_sides(work, case, peers, checkouts, options.ours, pythons)
-            if not sides:
+            entries = find_entries(work, case, peers, checkouts, options.ours, pythons)
+            if not entries:
                 print(f"{work.name}/{case_name}: nobody to measure", file=sys.stderr)
                 continue
             work.make(case)
             if work.table is not None:
-                rows = work.table(case, sides)
+                rows = work.table(case, entries)
                 results[f"{work.name}/{case_name}"] = show_rows(rows, out)
                 continue
             repeats = work.repeats if options.repeats is None else options.repeats
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for key, found in results.items()
                 if key.startswith(f"{work.name}/")
             }
-            found = measure(work, case, sides, repeats, earlier)
+            found = measure(work, case, entries, repeats, earlier)
         results[f"{work.name}/{case_name}"] = found
         show(f"{work.name}/{case_name}", found, out)
     if options.json:
@@ -190,14 +190,14 @@ def listing() -> str:
     return "\n".join(lines)
 
 
-def find_sides(
+def find_entries(
     work: Work,
     case: Case,
     peers: list[str],
     checkouts: list[Path],
     ours: str | None,
     pythons: list[str],
-) -> list[Side]:
+) -> list[Entry]:
     """Return who takes part, with a Python for each; report on stderr who is left out."""
     contenders = work.contenders(case)
     if ours is not None:
@@ -207,7 +207,7 @@ def find_sides(
     first, *others = contenders
     if peers or checkouts:
         others = [each for each in others if each.name in peers]
-    sides = []
+    entries = []
     for contender in (first, *others):
         python = find_python(contender, pythons)
         if python is None:
@@ -216,11 +216,13 @@ def find_sides(
             if contender is first:
                 return []
             continue
-        sides.append(Side(contender.name, contender, python))
-    for checkout in checkouts:
+        entries.append(Entry(contender.name, contender, python))
+    for number, checkout in enumerate(checkouts):
         name = f"{first.name} of {checkout.name}"
-        sides.append(Side(name, first, sides[0].python, checkout))
-    return sides
+        if name in {entry.name for entry in entries}:
+            name += f"-{number}"
+        entries.append(Entry(name, first, entries[0].python, checkout))
+    return entries
 
 
 def find_python(contender: Contender, pythons: list[str]) -> str | None:
@@ -243,38 +245,38 @@ def has_modules(python: str, modules: tuple[str, ...]) -> bool:
 def measure(
     work: Work,
     case: Case,
-    sides: list[Side],
+    entries: list[Entry],
     repeats: int,
     earlier: dict[str, Results],
 ) -> dict[str, Any]:
-    """Let all sides do a case in turn; return the medians."""
-    first = sides[0]
+    """Let all entries do a case in turn; return the medians."""
+    first = entries[0]
 
-    def run(side: Side, number: int) -> Run:
-        empty_folder(side.folder(case))
-        environment = side.environment(case, work.uses_gpu)
-        turn = Turn(side, case, number, environment, first.folder(case))
-        return side.contender.measure(turn)
+    def run(entry: Entry, number: int) -> Run:
+        empty_folder(entry.folder(case))
+        environment = entry.environment(case, work.uses_gpu)
+        turn = Turn(entry, case, number, environment, first.folder(case))
+        return entry.contender.measure(turn)
 
     def check(number: int) -> None:
-        for side in sides[1:]:
-            if side.contender.check is not None:
-                environment = side.environment(case, work.uses_gpu)
-                turn = Turn(side, case, number, environment, first.folder(case))
-                side.contender.check(turn, first.folder(case), side.folder(case))
+        for entry in entries[1:]:
+            if entry.contender.check is not None:
+                environment = entry.environment(case, work.uses_gpu)
+                turn = Turn(entry, case, number, environment, first.folder(case))
+                entry.contender.check(turn, first.folder(case), entry.folder(case))
 
-    warm = {side.name: run(side, 0) for side in sides}
-    for side in sides[1:]:
-        mine, other = warm[first.name].outcome, warm[side.name].outcome
+    warm = {entry.name: run(entry, 0) for entry in entries}
+    for entry in entries[1:]:
+        mine, other = warm[first.name].outcome, warm[entry.name].outcome
         is_same = work.same(mine, other) if work.same else mine == other
         if not is_same:
-            raise SystemExit(f"{side.name}: not the result of {first.name}: {mine}, {other}")
+            raise SystemExit(f"{entry.name}: not the result of {first.name}: {mine}, {other}")
     check(0)
-    runs: dict[str, list[Run]] = {side.name: [] for side in sides}
+    runs: dict[str, list[Run]] = {entry.name: [] for entry in entries}
     for number in range(1, repeats + 1):
-        at = number % len(sides)
-        for side in sides[at:] + sides[:at]:
-            runs[side.name].append(run(side, number))
+        at = number % len(entries)
+        for entry in entries[at:] + entries[:at]:
+            runs[entry.name].append(run(entry, number))
     if repeats:
         check(repeats)
     results = {
@@ -303,7 +305,7 @@ def measure(
 
 
 def summary(runs: list[Run], warm: Run, count: int) -> dict[str, Any]:
-    """Return the medians of a side's runs."""
+    """Return the medians of an entry's runs."""
     wall_s = statistics.median(run.wall_s for run in runs)
     extra = {}
     for name, value in runs[0].extra.items():

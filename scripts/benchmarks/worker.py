@@ -98,7 +98,7 @@ def run_parts(arguments: list[str], num_processes: int) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Do what the command line says."""
+    """Run the function of the command line."""
     once = words[0] == "--once"
     name, arguments, *options = words[once:]
     if options[:1] == ["--processes"]:
