@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.measure import Case, Contender, Entry, Run, Turn, Work
+from benchmarks.measure import Case, Contender, Entry, Run, Turn, Work, empty_folder
 
 COUNT, NUM_SHARDS, SHARD = 104, 4, 1
 TIMEOUT_S = 120
@@ -219,7 +219,7 @@ MODULES = {
 
 def make(case: Case) -> None:
     """Make the folder of the dataset that is damaged."""
-    (case.folder / "damaged").mkdir(exist_ok=True)
+    empty_folder(case.folder / "damaged")
 
 
 def contenders(_case: Case) -> list[Contender]:

@@ -497,7 +497,7 @@ def make(case: Case) -> None:
     """Set the folder of the set; files are made when somebody reads them."""
     _, usual = SETS[case.name]
     case.count = max(NUM_READ_SHARDS, int(usual * case.size))
-    case.source = case.folder / f"set-{case.name}-{case.count}"
+    case.source = case.folder / "inputs" / f"read-{case.name}-{case.count}"
 
 
 def contenders(way: str, case: Case) -> list[Contender]:

@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(str(error))
         with ExitStack() as stack:
             folder = options.folder or stack.enter_context(tempfile.TemporaryDirectory())
+            Path(folder).mkdir(parents=True, exist_ok=True)
             workers = options.workers
             if workers is None:
                 workers = work.workers or os.cpu_count() or 1

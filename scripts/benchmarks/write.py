@@ -45,7 +45,7 @@ GZIP = "-gzip"
 DATASETS = {"floats": "Floats", "tokens": "Tokens", "masks": "Masks"}
 """What our command is given, where that is not the input's path."""
 
-_TENSORFLOW = ("tensorflow", "contextlib2", "imagesize")
+_TENSORFLOW = ("tensorflow", "imagesize")
 _WRITE_CASES = (*INPUTS, f"tokens{GZIP}", f"table{GZIP}")
 PEERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tensorflow": (_TENSORFLOW, _WRITE_CASES),
