@@ -2,7 +2,7 @@
 
     python pipelines/reshard.py out/train@16 out/more@64
 
-The same as ``python -m shardwriter.beam``; ``--help`` lists the options, and Beam's go with them.
+The same as ``shardwriter beam``; ``--help`` lists the options, and Beam's go with them.
 """
 
 from shardwriter.cli.beam import reshard_shards

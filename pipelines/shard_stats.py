@@ -2,7 +2,7 @@
 
     python pipelines/shard_stats.py out/train@16
 
-The same as ``python -m shardwriter.beam``; ``--help`` lists the options, and Beam's go with them.
+The same as ``shardwriter beam``; ``--help`` lists the options, and Beam's go with them.
 """
 
 from shardwriter.cli.beam import shard_stats

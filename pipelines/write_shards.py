@@ -2,7 +2,7 @@
 
     python pipelines/write_shards.py photos out/train@16 --shuffle
 
-The same as ``python -m shardwriter.beam``; ``--help`` lists the options, and Beam's go with them.
+The same as ``shardwriter beam``; ``--help`` lists the options, and Beam's go with them.
 """
 
 from shardwriter.cli.beam import write_shards

@@ -36,7 +36,7 @@ from torch import nn
 from train_report import Epoch, Screen, count, show_epoch, show_stop
 
 import shardwriter as sw
-from shardwriter.readers.torch import ShardLoader
+from shardwriter.reading.torch import ShardLoader
 
 STOPPED_EPOCH = 1
 EVALUATING_RANKS = 2

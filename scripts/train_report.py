@@ -19,7 +19,7 @@ class Epoch:
         epoch: Its number, from 0.
         num_samples: Records that were learnt from.
         loss: Mean over them.
-        accuracy: Share of the validation records that were told right; None if not asked.
+        accuracy: RankPartition of the validation records that were told right; None if not asked.
         seconds: Of learning.
         waiting_s: Of these, until the next batch was there.
         names: File names of the records, in the order in which they came.

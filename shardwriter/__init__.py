@@ -18,14 +18,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwriter.codec.example import UNSET, decode_example, encode_example
-from shardwriter.codec.example_columns import Column, decode_columns, encode_columns
-from shardwriter.codec.raw_array import raw
-from shardwriter.codec.sequence_example import (
-    SequenceExample,
-    decode_sequence_example,
-    encode_sequence_example,
-)
 from shardwriter.dataset.manifest import Manifest
 from shardwriter.errors import (
     DataError,
@@ -36,29 +28,35 @@ from shardwriter.errors import (
     UnequalSteps,
     UsageError,
 )
-from shardwriter.features.feature_types import FeatureType
 from shardwriter.formats.crc32c import masked_crc32c
+from shardwriter.formats.example import UNSET, decode_example, encode_example
+from shardwriter.formats.example_columns import Column, decode_columns, encode_columns
+from shardwriter.formats.feature_values import raw
+from shardwriter.formats.media import jpeg, png
+from shardwriter.formats.sequence_example import (
+    SequenceExample,
+    decode_sequence_example,
+    encode_sequence_example,
+)
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.images.encoded import jpeg, png
-from shardwriter.images.options import ImageOptions
-from shardwriter.known_schema import read_schema
-from shardwriter.loader_code import loader_code
-from shardwriter.options import SKIP, RunOptions
-from shardwriter.push import open_sharded_writers, open_writer
-from shardwriter.readers.dataset import Dataset
-from shardwriter.readers.opening import open_dataset
-from shardwriter.repair import repair
-from shardwriter.resharding.append import append
-from shardwriter.resharding.copies import merge, reshard
-from shardwriter.shards.locate import load_manifest
-from shardwriter.sources.queued import END, ItemQueue
-from shardwriter.splitting import write_splits
-from shardwriter.stats import stats
-from shardwriter.table_options import TableOptions
-from shardwriter.verify import verify
-from shardwriter.worker import current_worker
-from shardwriter.write import write
+from shardwriter.inspect.repair import repair
+from shardwriter.inspect.stats import stats
+from shardwriter.inspect.verify import verify
+from shardwriter.reading.dataset import Dataset
+from shardwriter.reading.known_schema import read_schema
+from shardwriter.reading.loader_code import loader_code
+from shardwriter.reading.opening import open_dataset
+from shardwriter.schema.feature_types import FeatureType
+from shardwriter.sources.queue import END, ItemQueue
+from shardwriter.sources.shard_sets import load_manifest
+from shardwriter.sources.tables import TableOptions
+from shardwriter.writing.append import append
+from shardwriter.writing.options import SKIP, ImageOptions, RunOptions
+from shardwriter.writing.push import open_sharded_writers, open_writer
+from shardwriter.writing.reshard import merge, reshard
+from shardwriter.writing.worker import current_worker
+from shardwriter.writing.write import write, write_splits
 
 __all__ = [
     "END",

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from shardwriter import Manifest, read_records
-from shardwriter.codec.example_columns import decode_columns
-from shardwriter.inspection.labels.label_scan import MAX_SEQUENCE, LabelScan
+from shardwriter.formats.example_columns import decode_columns
+from shardwriter.inspect.label_scan import MAX_SEQUENCE, LabelScan
 
 
 def scan_of(labels, max_sequence=MAX_SEQUENCE, batch=4096):

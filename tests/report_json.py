@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from shardwriter.splitplan.document import plan_json
-from shardwriter.splitplan.options import PlanOptions
+from shardwriter.inspect.split_plan import plan_json
+from shardwriter.inspect.split_policies import PlanOptions
 
 SIZES = {
     "histogram": [

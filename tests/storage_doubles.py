@@ -9,11 +9,11 @@ from pathlib import Path
 
 import shardwriter as sw
 from shardwriter.dataset.naming import parse_output
-from shardwriter.options import DatasetOptions, RunOptions
 from shardwriter.sources.python import PythonSource
-from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import storage_errors
-from shardwriter.writing import write_dataset
+from shardwriter.storage.protocol import LocalStorage
+from shardwriter.writing.options import DatasetOptions, RunOptions
+from shardwriter.writing.write import write_dataset
 
 # -- what is written -------------------------------------------------------------------------------
 

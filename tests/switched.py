@@ -19,7 +19,7 @@ import numpy as np
 
 import shardwriter as sw
 from shardwriter.errors import SchemaConflict, SourceChanged, StorageError
-from shardwriter.storage import LocalStorage
+from shardwriter.storage.protocol import LocalStorage
 
 SWITCH = "SHARDWRITER_TEST_FAULTS"  # JSON: place -> fault, and where in that place
 LOADS = "SHARDWRITER_TEST_LOADS"  # a file: a line for every item that is loaded
@@ -243,7 +243,7 @@ def command():
     from shardwriter import options
     from shardwriter.cli import main
 
-    importlib.import_module("shardwriter.runs.making")
-    sys.modules["shardwriter.runs.making"].LocalStorage = Storage
+    importlib.import_module("shardwriter.writing.publication")
+    sys.modules["shardwriter.writing.publication"].LocalStorage = Storage
     options.RunOptions = partial(options.RunOptions, mark_s=0)
     main()

@@ -36,6 +36,7 @@ import numpy as np
 
 from benchmarks.data import NUM_SHARDS, Floats, make_input, num_items, source_folder
 from benchmarks.measure import Case, Contender, Run, Turn, Work, empty_folder, run_timed
+from benchmarks.worker import package_name
 from benchmarks.write import our_digest
 
 RECORD_BYTES = 1_000
@@ -215,7 +216,7 @@ def write_beam(address: str | None, add: Callable[[Any], Any], ready: Ready) -> 
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from shardwriter.beam import WriteShards  # noqa: F401  # imported before the clock starts
+    package_name("WriteShards")  # imported before the clock starts
 
     arguments: list[str] = []
     if address is None:
@@ -231,8 +232,7 @@ def write_beam(address: str | None, add: Callable[[Any], Any], ready: Ready) -> 
 
 def add_source(items: Items, out: str, strategy: Any, pipeline: Any) -> Any:
     """End a pipeline with our transform, which reads the source itself."""
-    from shardwriter.beam import WriteShards
-
+    WriteShards = package_name("WriteShards")
     source = items.source or str(source_folder())
     return pipeline | WriteShards(out, source=source, strategy=strategy)
 
@@ -247,8 +247,7 @@ def add_items(items: Items, pipeline: Any) -> Any:
 
 def add_keyed(items: Items, out: str, pipeline: Any) -> Any:
     """End a pipeline with our transform, which is given the items."""
-    from shardwriter.beam import WriteShards
-
+    WriteShards = package_name("WriteShards")
     return add_items(items, pipeline) | WriteShards(out, key=items.key)
 
 

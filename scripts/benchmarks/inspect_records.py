@@ -5,11 +5,9 @@ Everybody works in a process that has everything imported and open.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,24 +16,9 @@ import numpy as np
 
 from benchmarks.data import make_once
 from benchmarks.measure import Case, Contender, Results, Run, Turn, Work
-from benchmarks.worker import Step
+from benchmarks.worker import Step, package_name
 
 TENSORFLOW = ("tensorflow",)
-
-
-def internal(name: str) -> Any:
-    """Return a class or a function of the package that is not public.
-
-    Checkouts may define it in different modules, so it is found by its name.
-    """
-    import shardwriter
-
-    (package,) = shardwriter.__path__
-    for path in sorted(Path(package).rglob("*.py")):
-        if re.search(rf"^(class|def) {name}\b", path.read_text(), re.MULTILINE):
-            module = ".".join(path.relative_to(Path(package).parent).with_suffix("").parts)
-            return getattr(import_module(module), name)
-    raise SystemExit(f"{package} does not define {name}")
 
 
 # -- encode ----------------------------------------------------------------------------------------
@@ -317,7 +300,7 @@ def features_steps(case: str, path: str) -> dict[str, Step]:
     """Return ours, of one thread; the outcome is counts, and the bounds of distinct values."""
     import shardwriter as sw
 
-    PayloadStats = internal("PayloadStats")
+    PayloadStats = package_name("PayloadStats")
     batch_rows = 16 if case == "images" else BATCH_ROWS
 
     def report() -> dict[str, Any]:
@@ -451,8 +434,8 @@ def prove_steps(case: str, path: str) -> dict[str, Step]:
 
     if case == "index":
         return {"count": Step(by_index)}
-    scan_file = internal("scan_file")
-    options = internal("ScanOptions")("length" if case == "headers" else "crc")
+    scan_file = package_name("scan_file")
+    options = package_name("ScanOptions")("length" if case == "headers" else "crc")
 
     def by_scan() -> int:
         scan = scan_file(path, options)

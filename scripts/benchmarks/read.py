@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks.data import digest, make_once
 from benchmarks.measure import Case, Contender, Run, Turn, Work
-from benchmarks.worker import Step
+from benchmarks.worker import Step, package_name
 
 BATCH = 64
 BUFFER = 1000  # records that a reader in sequence shuffles among
@@ -242,16 +242,14 @@ def shardwriter_ways(check: bool, name: str, folder: Path) -> dict[str, Pass]:
 
 def shardwriter_torch_ways(name: str, folder: Path) -> dict[str, Pass]:
     """Return the way of our loader of torch tensors, which has no worker processes here."""
-    from shardwriter.readers.torch import ShardLoader
-
+    ShardLoader = package_name("ShardLoader")
     loader = ShardLoader(folder / name, batch_size=BATCH)
     return {"columns": lambda: loader}
 
 
 def shardwriter_tensorflow_ways(name: str, folder: Path) -> dict[str, Pass]:
     """Return the way of our pipeline of tf.data, which reads in the order of the source."""
-    from shardwriter.readers.tensorflow import tf_dataset
-
+    tf_dataset = package_name("tf_dataset")
     return {"columns": tf_dataset(folder / name, batch_size=BATCH).as_numpy_iterator}
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.data import NUM_SHARDS, make_once
 from benchmarks.measure import Case, Contender, Run, Turn, Work
-from benchmarks.worker import Step
+from benchmarks.worker import Step, package_name
 
 Sample = dict[str, Any]
 
@@ -147,8 +147,7 @@ def steps(loader: str, name: str, folder: str, batch_size: int, workers: int) ->
     }
     found: Iterable[Sample]
     if loader == "shardwriter":
-        from shardwriter.readers.torch import ShardLoader
-
+        ShardLoader = package_name("ShardLoader")
         found = ShardLoader(place / "x", seed=0, map=MAPS[name], **settings)
     else:
         data: Any = (Folder if loader == "folder" else Memory)(place / "files")

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 SHORT_S = 0.005  # steps that are shorter are repeated, so that the clock's resolution is no part
@@ -47,6 +49,21 @@ def load(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(import_module(module), function)
     return found
+
+
+def package_name(name: str) -> Any:
+    """Return a class or a function of the package.
+
+    Another checkout may define it in another module, so it is found by its name.
+    """
+    import shardwriter
+
+    (package,) = shardwriter.__path__
+    for path in sorted(Path(package).rglob("*.py")):
+        if re.search(rf"^(class|def) {name}\b", path.read_text(), re.MULTILINE):
+            module = ".".join(path.relative_to(Path(package).parent).with_suffix("").parts)
+            return getattr(import_module(module), name)
+    raise SystemExit(f"{package} does not define {name}")
 
 
 def processor_s() -> float:

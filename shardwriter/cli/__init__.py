@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
 from shardwriter.cli.append import append
+from shardwriter.cli.common import prepare_streams
 from shardwriter.cli.find import find
 from shardwriter.cli.index import index
 from shardwriter.cli.merge import merge
@@ -14,7 +17,6 @@ from shardwriter.cli.reshard import reshard
 from shardwriter.cli.schema import schema
 from shardwriter.cli.show import show
 from shardwriter.cli.stats import stats
-from shardwriter.cli.streams import prepare_streams
 from shardwriter.cli.verify import verify
 from shardwriter.cli.write import write
 
@@ -69,6 +71,10 @@ def _options(
 
 def main() -> None:
     """Run ``shardwriter``."""
+    if sys.argv[1:2] == ["beam"]:
+        from shardwriter.cli import beam  # its options are Beam's as well: an app of its own
+
+        beam.main()
     prepare_streams()
     app()
 

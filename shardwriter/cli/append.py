@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, reported
-from shardwriter.cli.making import make
 from shardwriter.cli.write_options import (
     ColumnsOption,
     DropColumnsOption,
@@ -27,12 +26,11 @@ from shardwriter.cli.write_options import (
     SourceArgument,
     StrictOption,
 )
-from shardwriter.cli.written import Written, what_is_left
+from shardwriter.cli.write_run import WrittenDataset, leftover_note, run_write
 
 if TYPE_CHECKING:
-    from shardwriter.engines import Progress
-    from shardwriter.notices import Notices
     from shardwriter.sources import Source
+    from shardwriter.writing import Notices, Progress
 
 
 def append(
@@ -84,18 +82,17 @@ def append(
     """
 
     def left() -> str | None:
-        from shardwriter.resharding.append import output_to_append_to
+        from shardwriter.writing import output_to_append_to
 
-        return what_is_left(output_to_append_to(out))
+        return leftover_note(output_to_append_to(out))
 
     with reported(verbose=verbose, left=left):
         import os
 
         from shardwriter.cli.write_options import dataset_options
-        from shardwriter.dataset.naming import Output
-        from shardwriter.options import RunOptions
-        from shardwriter.resharding.append import append_dataset
-        from shardwriter.sources.find import open_source
+        from shardwriter.dataset import Output
+        from shardwriter.sources import open_source
+        from shardwriter.writing import RunOptions, append_dataset
 
         options = dataset_options(
             Output("", "", "", None),
@@ -128,9 +125,9 @@ def append(
                 skip_errors=on_error is OnError.skip,
             )
 
-        def made(progress: Progress, notices: Notices) -> list[Written]:
+        def write_datasets(progress: Progress, notices: Notices) -> list[WrittenDataset]:
             manifest = append_dataset(opened, out, options, run_options, progress, notices)
             directory = out if os.path.isdir(out) else os.path.dirname(out)
-            return [Written(None, directory, manifest)]
+            return [WrittenDataset(None, directory, manifest)]
 
-        make(made, json=json, timed=False)
+        run_write(write_datasets, json=json, timed=False)

@@ -1,4 +1,4 @@
-"""``python -m shardwriter.beam stats``: ``shard-stats`` by a Beam runner."""
+"""``shardwriter beam stats``: ``shard-stats`` by a Beam runner."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardwriter.cli.beam_args import JobArguments, dataflow_command
-from shardwriter.cli.beam_run import DataflowCommandOption, check_reachable, run_job, wheel_name
+from shardwriter.cli.beam import (
+    DataflowCommandOption,
+    JobArguments,
+    check_reachable,
+    dataflow_command,
+    run_job,
+    wheel_name,
+)
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, reported
-from shardwriter.cli.stats_options import (
+from shardwriter.cli.stats import (
     AllShardsOption,
     BaselineOption,
     BatchSizeOption,
@@ -38,7 +44,7 @@ from shardwriter.cli.stats_options import (
 )
 
 if TYPE_CHECKING:
-    from shardwriter.beam import ShardStats
+    from shardwriter.cluster import ShardStats
 
 
 def stats(
@@ -76,7 +82,7 @@ def stats(
     failed, and with 2 when a path names nothing. Options that are not listed
     here are Beam's: --runner, --project, --region, ...
 
-    Example: [bold]python -m shardwriter.beam stats out/train@16[/bold]
+    Example: [bold]shardwriter beam stats out/train@16[/bold]
     """
     with reported(verbose=verbose):
         from shardwriter.errors import OptionError
@@ -101,7 +107,7 @@ def stats(
         if dataflow:
             typer.echo(dataflow_command(arguments, "stats", wheel_name()))
             return
-        from shardwriter.beam import ShardStats
+        from shardwriter.cluster import ShardStats
 
         job = ShardStats(paths, check=check.value, features=features, label=label, plan=plan)
         with tempfile.TemporaryDirectory(prefix="shardwriter-") as folder:
@@ -114,9 +120,9 @@ def _run(arguments: JobArguments, stats_job: ShardStats, out: str, verbose: bool
     """Return the JSON; None where the job is not waited for."""
     import apache_beam as beam
 
-    from shardwriter.beam.text_file import KeepText
+    from shardwriter.cluster import KeepText
     from shardwriter.errors import RunError
-    from shardwriter.storage.choose import storage_for
+    from shardwriter.storage import storage_for
 
     keep = beam.ParDo(KeepText(out)).with_output_types(str)
     job = stats_job | "Keep" >> keep

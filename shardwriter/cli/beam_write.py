@@ -1,4 +1,4 @@
-"""``python -m shardwriter.beam write`` and ``reshard``: datasets written by a Beam runner."""
+"""``shardwriter beam write`` and ``reshard``: datasets written by a Beam runner."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwriter.cli.beam_args import JobArguments, dataflow_command
-from shardwriter.cli.beam_run import DataflowCommandOption, check_reachable, run_job, wheel_name
+from shardwriter.cli.beam import (
+    DataflowCommandOption,
+    JobArguments,
+    check_reachable,
+    dataflow_command,
+    run_job,
+    wheel_name,
+)
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported
-from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -57,20 +62,18 @@ from shardwriter.cli.write_options import (
     datasets_of,
     output_of,
 )
-from shardwriter.cli.written import (
-    Written,
-    all_that_is_left,
+from shardwriter.cli.write_run import (
+    TerminalNotices,
+    WrittenDataset,
+    leftover_note,
+    leftover_notes,
     print_all_written,
-    what_is_left,
     written_json,
 )
 
 if TYPE_CHECKING:
-    from shardwriter.dataset.manifest import Manifest
-    from shardwriter.dataset.naming import Output
-    from shardwriter.dataset.splits import Split
-    from shardwriter.options import DatasetOptions, RunOptions
-    from shardwriter.splitting import Datasets
+    from shardwriter.dataset import Manifest, Output, Split
+    from shardwriter.writing import DatasetOptions, Datasets, RunOptions
 
 
 class _Strategy(str, Enum):
@@ -146,14 +149,14 @@ def write(
     --split each split is a job of its own, and is published when it is whole.
     Options that are not listed here are Beam's: --runner, --project, ...
 
-    Example: [bold]python -m shardwriter.beam write photos/ out/train@16[/bold]
+    Example: [bold]shardwriter beam write photos/ out/train@16[/bold]
     --dataflow-command prints how to run the same on Dataflow.
     """
     outputs: list[Output] = []
-    with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
-        from shardwriter.callables import is_reference
+    with reported(verbose=verbose, left=lambda: leftover_notes(outputs)):
         from shardwriter.errors import OptionError
-        from shardwriter.options import RunOptions
+        from shardwriter.sources import is_reference
+        from shardwriter.writing import RunOptions
 
         arguments: JobArguments = ctx.obj
 
@@ -243,11 +246,10 @@ def _write_all(
     verbose: bool,
 ) -> None:
     """Run a job for each dataset, one after the other, and print what they have made."""
-    from shardwriter.beam import WriteShards
-    from shardwriter.beam.place import place_for
-    from shardwriter.data_warnings import from_manifest
-    from shardwriter.sources.find import Opened
-    from shardwriter.split_types import check_manifests
+    from shardwriter.cluster import WriteShards, place_for
+    from shardwriter.schema import from_manifest
+    from shardwriter.sources import Opened
+    from shardwriter.writing import check_split_schemas
 
     targets = datasets.targets
     named: list[Any] = [source]
@@ -256,7 +258,7 @@ def _write_all(
             for target in targets:  # before the first of them takes its time
                 place_for(target.output, 1, "", run_options)
         named = [Opened(found) for found in datasets.open(hint)]
-    found: list[Written] = []
+    found: list[WrittenDataset] = []
     strategies = []
     notices = TerminalNotices()
     started = time.monotonic()
@@ -276,12 +278,12 @@ def _write_all(
                 notices.warn(warning, target.split)
             warnings = notices.of_split(target.split)
             directory = target.output.directory
-            found.append(Written(target.split, directory, manifest, warnings=warnings))
+            found.append(WrittenDataset(target.split, directory, manifest, warnings=warnings))
             strategies.append(_strategy_of(writing))
     if len(found) < len(targets):
         return  # they go on elsewhere
     _print_found(found, strategies, time.monotonic() - started, run_options, json=json)
-    check_manifests({each.split or "": each.manifest for each in found})
+    check_split_schemas({each.split or "": each.manifest for each in found})
 
 
 def reshard(
@@ -310,12 +312,12 @@ def reshard(
     reading order, and other files come one after the other. Options that are
     not listed here are Beam's: --runner, --project, --region, ...
 
-    Example: [bold]python -m shardwriter.beam reshard out/train@16 out/more@64[/bold]
+    Example: [bold]shardwriter beam reshard out/train@16 out/more@64[/bold]
     """
     with reported(
-        verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression, urls=True))
+        verbose=verbose, left=lambda: leftover_note(output_of(out, shards, compression, urls=True))
     ):
-        from shardwriter.options import RunOptions
+        from shardwriter.writing import RunOptions
 
         arguments: JobArguments = ctx.obj
         output = output_of(out, shards, compression, urls=True)
@@ -325,7 +327,7 @@ def reshard(
             _print_dataflow_command(arguments, "reshard", path, output, [])
             return
         check_reachable(arguments, PATH=path, OUT=output.directory)
-        from shardwriter.beam import WriteShards
+        from shardwriter.cluster import WriteShards
 
         writing = WriteShards(
             output.notation,
@@ -339,7 +341,7 @@ def reshard(
         started = time.monotonic()
         manifest = _run(arguments, writing, output, verbose=verbose)
         if manifest is not None:
-            found = [Written(None, output.directory, manifest)]
+            found = [WrittenDataset(None, output.directory, manifest)]
             elapsed_s = time.monotonic() - started
             _print_found(found, [_strategy_of(writing)], elapsed_s, run_options, json=json)
 
@@ -362,12 +364,12 @@ def _run(
     arguments: JobArguments, writing: Any, output: Output, *, verbose: bool
 ) -> Manifest | None:
     """Run a write, and return its manifest; None where the job goes on elsewhere."""
-    from shardwriter.dataset.manifest import parse_manifest
+    from shardwriter.dataset import parse_manifest
     from shardwriter.errors import RunError
-    from shardwriter.formats.packing import lost_readers
-    from shardwriter.storage.choose import storage_for
+    from shardwriter.formats import compatibility_notes
+    from shardwriter.storage import storage_for
 
-    for note in lost_readers(output.compression):
+    for note in compatibility_notes(output.compression):
         hint(note)
     unfinished = run_job(arguments, writing, verbose=verbose)
     if unfinished is not None:
@@ -385,7 +387,7 @@ def _strategy_of(writing: Any) -> str:
 
 
 def _print_found(
-    found: list[Written],
+    found: list[WrittenDataset],
     strategies: list[str],
     elapsed_s: float,
     run_options: RunOptions,

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import VerboseOption, hint, print_json, reported, say
-from shardwriter.cli.streams import has_reader
+from shardwriter.cli.common import VerboseOption, has_reader, hint, print_json, reported, say
 
 
 def find(
@@ -42,7 +41,7 @@ def find(
         from itertools import islice
 
         from shardwriter.errors import OptionError
-        from shardwriter.finding import WantedValue, find_records
+        from shardwriter.reading import WantedValue, find_records
 
         feature, equals, text = wanted.partition("=")
         exact = text.startswith("=")

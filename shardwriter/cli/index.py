@@ -22,7 +22,7 @@ def index(
     Example: [bold]shardwriter index out/train --idx[/bold]
     """
     with reported(verbose=verbose):
-        from shardwriter.indexing import make_index
+        from shardwriter.writing import make_index
 
         result = make_index(path, dali=idx)
         if json:

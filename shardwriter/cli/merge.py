@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, reported
-from shardwriter.cli.making import make_copy
 from shardwriter.cli.write_options import (
     CompressionOption,
     Deflate,
@@ -21,7 +20,7 @@ from shardwriter.cli.write_options import (
     dataset_options,
     output_of,
 )
-from shardwriter.cli.written import what_is_left
+from shardwriter.cli.write_run import leftover_note, run_copy
 
 
 def merge(
@@ -57,13 +56,12 @@ def merge(
     Example: [bold]shardwriter merge out/summer out/winter out/all@16 --shuffle[/bold]
     """
     *parts, out = paths
-    with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
-        from shardwriter.options import RunOptions
-        from shardwriter.resharding.merged import open_merged
+    with reported(verbose=verbose, left=lambda: leftover_note(output_of(out, shards, compression))):
+        from shardwriter.writing import RunOptions, open_merged
 
         output = output_of(out, shards, compression)
         options = dataset_options(output, shuffle=shuffle, seed=seed, deflate=deflate)
         run_options = RunOptions(
             overwrite=overwrite, resume=resume, workers=workers, dali_index=index
         )
-        make_copy(lambda: open_merged(parts), output, options, run_options, json=json)
+        run_copy(lambda: open_merged(parts), output, options, run_options, json=json)

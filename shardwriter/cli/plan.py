@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reported
-from shardwriter.cli.stats_options import PolicyOption, policy_names
+from shardwriter.cli.stats import PolicyOption, policy_names
 
 
 def plan(
@@ -48,10 +48,9 @@ def plan(
     Example: [bold]shardwriter plan --records 50000 --shards 16 --world 8[/bold]
     """
     with reported(verbose=verbose):
-        from shardwriter.dataset.shares import auto_num_shards
+        from shardwriter.dataset import auto_num_shards
         from shardwriter.errors import OptionError
-        from shardwriter.splitplan.document import even_records, plan_json
-        from shardwriter.splitplan.options import PlanOptions
+        from shardwriter.inspect import PlanOptions, even_records, plan_json
 
         options = PlanOptions(
             world, loader_workers, batch_size, drop_last, record_bytes, policy_names(policy)
@@ -67,6 +66,6 @@ def plan(
         if json:
             print_json(result)
         else:
-            from shardwriter.report.plan_table import print_plan
+            from shardwriter.report import print_plan
 
             print_plan(result, all_policies=bool(policy))

@@ -18,7 +18,6 @@ from shardwriter.cli.common import (
     say,
     terminable,
 )
-from shardwriter.cli.notices import TerminalNotices
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -46,12 +45,12 @@ from shardwriter.cli.write_options import (
     ShuffleOption,
     dataset_options,
 )
-from shardwriter.cli.written import what_is_left
-from shardwriter.progress_bar import repairing_bars
+from shardwriter.cli.write_run import TerminalNotices, leftover_note
+from shardwriter.writing import repairing_bars
 
 if TYPE_CHECKING:
-    from shardwriter.dataset.splits import Split
-    from shardwriter.repairing.report import RepairReport
+    from shardwriter.dataset import Split
+    from shardwriter.inspect import RepairReport
     from shardwriter.sources import Source
 
 _MAX_SHARDS = 20
@@ -121,11 +120,11 @@ def repair(
     Example: [bold]shardwriter repair out/train fixed/ --source photos/[/bold]
     """
     with reported(verbose=verbose, left=lambda: _left(path, out)):
-        from shardwriter.dataset.naming import Output
+        from shardwriter.dataset import Output
         from shardwriter.errors import OptionError
-        from shardwriter.options import RunOptions
-        from shardwriter.repair import repair_dataset
-        from shardwriter.sources.splits import open_as_split
+        from shardwriter.inspect import repair_dataset
+        from shardwriter.sources import open_as_split
+        from shardwriter.writing import RunOptions
 
         given = [map, filter, limit, shuffle or None, key, seed, label, schema]
         given += [order.value if order is not Order.source else None]
@@ -212,8 +211,8 @@ def _print(report: RepairReport) -> None:
 
 def _left(path: str, out: str) -> str | None:
     """Say what a repair that was stopped has left; None where that is nothing."""
-    from shardwriter.dataset.naming import Output, dataset_name
+    from shardwriter.dataset import Output, dataset_name
 
     name = dataset_name(os.path.basename(path.rstrip("/")).partition("@")[0])
-    told = what_is_left(Output(out, name, "", None))
+    told = leftover_note(Output(out, name, "", None))
     return None if told is None else told.replace("--resume", "the same command")

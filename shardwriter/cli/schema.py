@@ -10,7 +10,7 @@ import typer
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported
 
 if TYPE_CHECKING:
-    from shardwriter.known_schema import KnownSchema
+    from shardwriter.reading import KnownSchema
 
 
 class _Framework(str, Enum):
@@ -49,8 +49,8 @@ def schema(
     """
     with reported(verbose=verbose):
         from shardwriter.errors import OptionError
-        from shardwriter.known_schema import read_schema
-        from shardwriter.loader_code import loader_code
+        from shardwriter.reading import read_schema
+        from shardwriter.reading.loader_code import loader_code
 
         if code is not None and json:
             raise OptionError("code is printed as it is, not as JSON", hint="leave --json off")
@@ -63,7 +63,7 @@ def schema(
             _say_where_from(known)
             print_json(known.to_json())
             return
-        from shardwriter.report.schema_table import print_schema
+        from shardwriter.report import print_schema
 
         print_schema(known)
         _say_where_from(known)

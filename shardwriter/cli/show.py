@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import VerboseOption, hint, print_json, reported
-from shardwriter.cli.streams import has_reader
+from shardwriter.cli.common import VerboseOption, has_reader, hint, print_json, reported
 
 
 def show(
@@ -33,9 +32,8 @@ def show(
     """
     with reported(verbose=verbose):
         from shardwriter.errors import OptionError
-        from shardwriter.render import plural
-        from shardwriter.report.records import print_record, record_json
-        from shardwriter.show import num_records, read_some
+        from shardwriter.reading import num_records, read_some
+        from shardwriter.report import plural, print_record, record_json
 
         schema = None if save_images is None else _schema(path)
         found, num_saved = False, 0
@@ -46,7 +44,7 @@ def show(
             else:
                 print_record(record)
             if save_images is not None and schema is not None:
-                from shardwriter.images.saving import save_pictures
+                from shardwriter.reading import save_pictures
 
                 saved = save_pictures(record.index, record.features, schema, save_images)
                 num_saved += len(saved)
@@ -65,14 +63,14 @@ def show(
 
 def _schema(path: str) -> dict[str, dict[str, object]]:
     """Return what the manifest knows of the features; nothing where there is none."""
-    from shardwriter.shards.locate import find_one
+    from shardwriter.sources import find_one
 
     manifest = find_one(path).manifest
     return {} if manifest is None else manifest.schema.get("features", {})
 
 
 def _say_saved(num_saved: int, folder: str) -> None:
-    from shardwriter.render import plural
+    from shardwriter.report import plural
 
     if num_saved:
         hint(f"wrote {plural(num_saved, 'picture')} to {folder}")

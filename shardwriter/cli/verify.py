@@ -22,14 +22,14 @@ def verify(
     Example: [bold]shardwriter verify out/train[/bold]
     """
     with reported(verbose=verbose):
-        from shardwriter.verify import verify as prove
+        from shardwriter.inspect.verify import verify as prove
 
         with reading_bar("proving") as progress:
             report = prove(out, progress=progress)
         if json:
             print_json(report.to_json())
         else:
-            from shardwriter.report.terminal import print_verdict
+            from shardwriter.report import print_verdict
 
             print_verdict(report.to_json())
         if report.num_defects:

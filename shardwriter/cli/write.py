@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardwriter.cli.common import (
-    JsonOption,
-    VerboseOption,
-    hint,
-    print_json,
-    reported,
-    say,
-)
-from shardwriter.cli.making import make
-from shardwriter.cli.notices import TerminalNotices
+from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported, say
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -61,15 +52,11 @@ from shardwriter.cli.write_options import (
     dataset_options,
     datasets_of,
 )
-from shardwriter.cli.written import Written, all_that_is_left
+from shardwriter.cli.write_run import TerminalNotices, WrittenDataset, leftover_notes, run_write
 
 if TYPE_CHECKING:
-    from shardwriter.dataset.naming import Output
-    from shardwriter.dataset.splits import Split
-    from shardwriter.engines import Progress
-    from shardwriter.notices import Notices
-    from shardwriter.options import DatasetOptions, RunOptions
-    from shardwriter.splitting import Datasets
+    from shardwriter.dataset import Output, Split
+    from shardwriter.writing import DatasetOptions, Datasets, Notices, Progress, RunOptions
 
 
 class _Engine(str, Enum):
@@ -175,10 +162,9 @@ def write(
     """
     outputs: list[Output] = []
 
-    with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
+    with reported(verbose=verbose, left=lambda: leftover_notes(outputs)):
         from shardwriter.errors import OptionError
-        from shardwriter.options import RunOptions
-        from shardwriter.writing import write_all
+        from shardwriter.writing import RunOptions, write_all
 
         if dry_run and (resume or retry_errors):
             raise OptionError(
@@ -247,31 +233,29 @@ def write(
             _show_plans(datasets, run_options, json=json)
             return
 
-        def made(progress: Progress, notices: Notices) -> list[Written]:
+        def write_datasets(progress: Progress, notices: Notices) -> list[WrittenDataset]:
             manifests = write_all(datasets.targets, datasets.select, run_options, progress, notices)
             return [
-                Written(target.split, target.output.directory, manifest)
+                WrittenDataset(target.split, target.output.directory, manifest)
                 for target, manifest in zip(datasets.targets, manifests, strict=True)
             ]
 
-        make(made, json=json, timed=not (resume or retry_errors), timings=timings)
+        run_write(write_datasets, json=json, timed=not (resume or retry_errors), timings=timings)
 
 
 def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> None:
-    from shardwriter.formats.packing import lost_readers
-    from shardwriter.job import check_compression
-    from shardwriter.plan import plan_selection
-    from shardwriter.writing import warn_of_sources
+    from shardwriter.formats import compatibility_notes
+    from shardwriter.writing import check_compression, plan_selection, warn_about_sources
 
     targets = datasets.targets
     outputs = [target.output for target in targets]
     for target in targets:
         check_compression(target.output, target.options, run_options)
-    for note in lost_readers(outputs[0].compression):
+    for note in compatibility_notes(outputs[0].compression):
         hint(note)
     notices = TerminalNotices()
     selections = datasets.select(notices)
-    warn_of_sources(targets, selections, run_options, notices)
+    warn_about_sources(targets, selections, run_options, notices)
     plans = [
         plan_selection(selection, target.output, run_options, outputs)
         for target, selection in zip(targets, selections, strict=True)
@@ -291,8 +275,8 @@ def _show_plan(planned: dict[str, Any], directory: str, *, json: bool) -> None:
     if json:
         print_json(planned)
         return
-    from shardwriter.report.written import print_plan
+    from shardwriter.report import print_write_plan
 
     if planned["replaces"] is not None:
         hint(f"a dataset of this name is there ({planned['replaces']}): --overwrite replaces it")
-    print_plan(planned, directory)
+    print_write_plan(planned, directory)

@@ -13,11 +13,9 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardwriter.dataset.naming import Output
-    from shardwriter.dataset.splits import Split
-    from shardwriter.formats.compression import Compression as CompressionName
-    from shardwriter.options import DatasetOptions
-    from shardwriter.splitting import Datasets
+    from shardwriter.dataset import Output, Split
+    from shardwriter.formats import Compression as CompressionName
+    from shardwriter.writing import DatasetOptions, Datasets
 
 
 class Format(str, Enum):
@@ -274,7 +272,7 @@ def output_of(
     Raises:
         OptionError: It names no dataset, or contradicts an option.
     """
-    from shardwriter.dataset.naming import parse_output
+    from shardwriter.dataset import parse_output
 
     return parse_output(
         out, shards, None if compression is None else compression.value, urls=urls, tfds=tfds
@@ -314,13 +312,10 @@ def dataset_options(
     Raises:
         OptionError: An option is wrong, or contradicts another.
     """
-    from shardwriter.callables import import_reference
     from shardwriter.errors import OptionError
-    from shardwriter.features.declared import declare
-    from shardwriter.images.options import image_options
-    from shardwriter.options import DatasetOptions
-    from shardwriter.sources.indices_file import read_indices
-    from shardwriter.table_options import table_options
+    from shardwriter.schema import declare
+    from shardwriter.sources import import_reference, read_indices, table_options
+    from shardwriter.writing import DatasetOptions, image_options
 
     if allow_duplicates and indices is None:
         raise OptionError("--allow-duplicates without --indices", hint="leave it off")
@@ -406,23 +401,22 @@ def datasets_of(
     Raises:
         OptionError: An option is wrong, or the source has no such splits.
     """
-    from shardwriter.dataset.naming import split_outputs
-    from shardwriter.dataset.splits import parse_split_option
-    from shardwriter.splitting import split_up, undivided
+    from shardwriter.dataset import parse_split_option, split_outputs
+    from shardwriter.writing import single_dataset, split_datasets
 
-    check_order(source, out, f"{'python -m shardwriter.beam' if urls else 'shardwriter'} write")
+    check_order(source, out, f"{'shardwriter beam' if urls else 'shardwriter'} write")
     skip_errors = on_error is OnError.skip
     if split is None:
         output = output_of(out, shards, compression, urls=urls, tfds=tfds)
         options = options_of(output, None)
-        return undivided(source, format.value, output, options, skip_errors=skip_errors)
+        return single_dataset(source, format.value, output, options, skip_errors=skip_errors)
     wanted = parse_split_option(split)
     packed: CompressionName | None = None if compression is None else compression.value
 
     def outputs_of(names: list[str]) -> list[Output]:
         return split_outputs(out, wanted.num_shards, shards, packed, names, urls=urls, tfds=tfds)
 
-    return split_up(
+    return split_datasets(
         source,
         format.value,
         wanted,

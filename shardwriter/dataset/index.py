@@ -28,12 +28,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.layout import GapRuns
+from shardwriter.dataset.assignment import GapRuns
 from shardwriter.errors import ManifestError, SourceChanged
-from shardwriter.formats.compressed_writer import ZLIB_HEAD
-from shardwriter.formats.compression import Compression
-from shardwriter.formats.packing import MEMBER_BYTES
-from shardwriter.formats.tfrecord import FRAME_BYTES
+from shardwriter.formats import FRAME_BYTES, MEMBER_BYTES, ZLIB_HEAD, Compression
 
 MAGIC: Final = b"SWINDEX1"
 KINDS: Final[dict[Compression, int]] = {"none": 0, "gzip": 1, "zlib": 2}
@@ -91,7 +88,7 @@ def frame_ends(
     return ends
 
 
-class Place(NamedTuple):
+class RecordSpan(NamedTuple):
     """Where one record is.
 
     Attributes:
@@ -340,7 +337,7 @@ class Index:
             total += int(sizes.sum())
         return total
 
-    def place(self, shard: int, position: int) -> Place:
+    def place(self, shard: int, position: int) -> RecordSpan:
         """Return where record ``position`` of a shard is.
 
         Raises:
@@ -364,7 +361,7 @@ class Index:
         end = int(ends[piece])
         if not begin < end or num_records < 1:
             self._refuse(f"its offsets of shard {shard} go back at record {position}")
-        return Place(begin, end, position - before, num_records)
+        return RecordSpan(begin, end, position - before, num_records)
 
 
 def _file_state(path: str) -> tuple[int, int] | None:

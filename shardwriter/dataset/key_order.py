@@ -21,10 +21,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.codec.example import UNSET, decode_example, payload_kind
-from shardwriter.codec.sequence_example import SequenceExample, decode_sequence_example
 from shardwriter.errors import FeatureError, SourceError
-from shardwriter.items.fields import own_fields
+from shardwriter.formats import (
+    UNSET,
+    SequenceExample,
+    decode_example,
+    decode_sequence_example,
+    payload_kind,
+)
+from shardwriter.schema import own_fields
 
 ALGORITHM: Final = "blake2b-key/1"
 
@@ -153,7 +158,7 @@ def key_hashes(keys: Iterable[bytes], seed: int) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
-def places_by_key(
+def positions_by_key(
     hashes: NDArray[np.uint64],
     key_at: Callable[[int], bytes],
     refused: Callable[[bytes, int, int], Exception],

@@ -10,18 +10,145 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypedDict
 
-from shardwriter.codec.sequence_names import feature_spelling, list_spelling
-from shardwriter.dataset.layout import GapRuns, law_breach, to_runs
-from shardwriter.dataset.manifest_shape import ManifestShape, Versioned
+import msgspec
+
+from shardwriter.dataset.assignment import GapRuns, assignment_error, to_runs
 from shardwriter.dataset.naming import ShardPattern, pattern_from_template
-from shardwriter.dataset.splits import Split
+from shardwriter.dataset.splits import Split, SplitEntry
 from shardwriter.errors import ManifestError
-from shardwriter.features.schema import FeatureSummary, schema_from_json
-from shardwriter.features.schema_text import summary_text
-from shardwriter.formats import canonical, json_shape
-from shardwriter.formats.text import clean
+from shardwriter.formats import (
+    Compression,
+    Count,
+    Deflate,
+    Hex32,
+    Kind,
+    canonical,
+    clean,
+    feature_spelling,
+    json_shape,
+    list_spelling,
+)
+from shardwriter.schema import Encoding, FeatureSummary, schema_from_json, summary_text
+
+# The shape of a manifest as JSON: which keys it has, and the types of their values.
+#
+# What other keys hold is not looked at; it is kept and written back.
+
+Items = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""A number of items: so many that two of them, or a shard and its turn, still fit an int64."""
+
+
+class _Index(TypedDict):
+    crc32c: Hex32
+    file: str
+    file_bytes: Count
+
+
+class _ShardsKeys(TypedDict):
+    crc32c: list[Hex32]
+    file_bytes: list[Count]
+    files: str
+    payload_bytes: list[Count]
+    records: list[Count]
+
+
+class _Shards(_ShardsKeys, total=False):
+    file_crc32c: list[Hex32]
+
+
+class _Skipped(TypedDict):
+    count: Count
+    runs: list[tuple[Items, Items]]
+
+
+class _CompressionKeys(TypedDict):
+    type: Compression
+
+
+class _Compression(_CompressionKeys, total=False):
+    deflate: Deflate
+    member_bytes: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+
+
+class _Seed(TypedDict):
+    seed: int
+
+
+class _Key(TypedDict):
+    feature: str | None
+    seed: int
+
+
+class _Order(TypedDict, total=False):
+    shuffle: _Seed | None
+    split: SplitEntry | None
+    key: _Key | None
+
+
+class _FeatureKeys(TypedDict):
+    present: Count
+    unset: Count
+
+
+class _Feature(_FeatureKeys, total=False):
+    dtype: str | None
+    encoding: Encoding
+    format: str | None
+    kind: Kind | None
+    shape: list[Count | None] | None
+    vocabulary: list[str] | None
+
+
+class _Schema(TypedDict, total=False):
+    features: dict[str, _Feature]
+    feature_lists: dict[str, _Feature]
+
+
+class _LabelsKeys(TypedDict):
+    counts: dict[str, Count]
+    feature: str
+
+
+class _Labels(_LabelsKeys, total=False):
+    shards: dict[str, list[Count]] | None
+
+
+class _Repaired(TypedDict):
+    job: str | None
+    lost: list[tuple[Items, Items]]
+
+
+class Versioned(TypedDict):
+    """What a manifest of any version has."""
+
+    format: str
+
+
+class _ManifestKeys(Versioned):
+    compression: _Compression
+    index: _Index
+    job: str
+    name: str
+    num_items: Items
+    num_records: Count
+    num_shards: Count
+    order: _Order
+    payload_bytes: Count
+    schema: _Schema
+    shards: _Shards
+    skipped: _Skipped
+    source: dict[str, Any]
+
+
+class ManifestShape(_ManifestKeys, total=False):
+    """A manifest."""
+
+    labels: _Labels | None
+    metadata: dict[str, Any]
+    repaired: _Repaired
+
 
 FORMAT: Final = "shardwriter.manifest/1"
 _SHOWN_NAMES: Final = 5
@@ -65,7 +192,7 @@ class Manifest:
         num_items: T, items in source order, those without a record included.
         shards: One entry a shard.
         gaps: Sorted indices of the items without a record; of a manifest that was read they are
-            kept as runs (:class:`~shardwriter.dataset.layout.GapRuns`).
+            kept as runs (:class:`~shardwriter.dataset.assignment.GapRuns`).
         compression: ``{"type": "none"}``, or with the library and member size.
         index: The index file.
         job: Hash of everything that decides the bytes.
@@ -337,7 +464,7 @@ def _from_json(data: ManifestShape, index_bytes: int, path: str | None) -> Manif
     for name, total in totals.items():
         if total != claimed[name]:
             raise ValueError(f"{name} is {claimed[name]}, its shards sum up to {total}")
-    breach = law_breach(columns["records"], manifest.num_items, gaps)
+    breach = assignment_error(columns["records"], manifest.num_items, gaps)
     if breach is not None:
         shard, expected, count = breach
         raise ValueError(f"shard {shard} has {count} records, the law gives {expected}")

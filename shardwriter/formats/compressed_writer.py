@@ -9,7 +9,7 @@ A gzip shard is a run of members (RFC 1952), little-endian::
     16      8     u64 bytes of this member in the file, from its first to its last
     24      4     u32 records in it
     28      pad   zeros
-    28+pad  ...   deflate data, made in one call (:mod:`shardwriter.formats.packing`)
+    28+pad  ...   deflate data, made in one call (:mod:`shardwriter.formats.compression`)
     ...     8     u32 crc32 | u32 uncompressed bytes mod 2^32
 
 so that a reader can hop from member to member without inflating. A member ends with the record that
@@ -31,16 +31,19 @@ A shard without records is one empty member, or a stream without blocks.
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final, NamedTuple
 
 from isal import isal_zlib
 
+from shardwriter.errors import CorruptFile
+from shardwriter.formats.compression import RAW_WBITS, Packing, deflate_block, deflate_member
 from shardwriter.formats.crc32c import extend_crc32c
-from shardwriter.formats.packing import Packing, deflate_block, deflate_member
 from shardwriter.formats.tfrecord import (
     NOTHING_WRITTEN,
     BinarySink,
@@ -282,3 +285,78 @@ def _padding(end: int) -> int:
     """Return how many bytes move a member's end out of TensorFlow's way; 0 where it does well."""
     behind = end % _PAGE_BYTES
     return HAZARD_BYTES - behind if 1 <= behind < HAZARD_BYTES else 0
+
+
+# The blocks of a zlib shard: the places where inflating can begin in its middle.
+#
+# Nothing in the file tells where they are but the empty stored block ``00 00 ff ff`` in which a
+# full flush ends. Compressed data may hold these four bytes too, so each of them is tried: where a
+# block ends, the empty last block ``03 00`` would end the stream.
+
+_FLUSH: Final = b"\x00\x00\xff\xff"
+_FEED_BYTES: Final = 1 << 16  # inflated at a time, so that a bomb takes little memory
+
+
+def zlib_blocks(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
+    """Yield where each block of a zlib file ends.
+
+    The checksums are not looked at; :func:`shardwriter.formats.tfrecord_reader.read_records` proves
+    them.
+
+    Args:
+        path: A zlib file that is whole.
+
+    Yields:
+        The offset behind the block in the file, and the offset in the uncompressed stream.
+
+    Raises:
+        CorruptFile: It has none: it is not cut into blocks, as other writers' files are not.
+        OSError: The file can not be read.
+    """
+    file_bytes = os.path.getsize(path)
+    if file_bytes <= len(ZLIB_HEAD) + ZLIB_TAIL_BYTES:
+        return
+    stop = file_bytes - ZLIB_TAIL_BYTES
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        begin, stream_end = len(ZLIB_HEAD), 0
+        while begin < stop:
+            found = block_at(data, begin)
+            if found is None or found[0] > stop:
+                raise CorruptFile(
+                    f"a zlib stream that can not be entered at byte {begin:,} of the file",
+                    kind="no-blocks",
+                    path=os.fspath(path),
+                    hint="write the records again: zlib shards of ours are cut into blocks",
+                )
+            begin, stream_end = found[0], stream_end + found[1]
+            yield begin, stream_end
+
+
+def block_at(data: bytes | mmap.mmap, begin: int) -> tuple[int, int] | None:
+    """Return the end of the block that begins there, and its uncompressed bytes."""
+    inflater = zlib.decompressobj(wbits=RAW_WBITS)
+    inflated_bytes, fed = 0, begin
+    # Two of these marks can not overlap, so the next one is looked for behind the last.
+    while (mark := data.find(_FLUSH, fed)) >= 0:
+        for start in range(fed, mark + len(_FLUSH), _FEED_BYTES):
+            piece = data[start : min(start + _FEED_BYTES, mark + len(_FLUSH))]
+            try:
+                inflated_bytes += len(inflater.decompress(piece))
+            except zlib.error:
+                return None
+            if inflater.eof:
+                return None
+        fed = mark + len(_FLUSH)
+        if _could_end(inflater):
+            return fed, inflated_bytes
+    return None
+
+
+def _could_end(inflater: zlib._Decompress) -> bool:
+    """Whether the empty last block would end the stream here."""
+    probe = inflater.copy()
+    try:
+        rest = probe.decompress(EMPTY_DEFLATE)
+    except zlib.error:
+        return False
+    return probe.eof and not rest and not probe.unused_data

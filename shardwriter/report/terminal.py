@@ -14,13 +14,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.formats.text import clean
-from shardwriter.inspection.labels.label_mix import initial_dist_text
-from shardwriter.render import bytes_text, make_console, plural
-from shardwriter.report.feature_table import print_drift, print_features
-from shardwriter.report.plan_table import print_plan
-from shardwriter.report.remedies import aftermath, remedies
-from shardwriter.report.set_tables import named_labels, print_facts, print_labels, print_shards
+from shardwriter.formats import clean
+from shardwriter.inspect import initial_dist_text
+from shardwriter.report.render import bytes_text, make_console, plural
+from shardwriter.report.tables import (
+    aftermath,
+    named_labels,
+    print_drift,
+    print_facts,
+    print_features,
+    print_labels,
+    print_plan,
+    print_shards,
+    remedies,
+)
 
 _MAX_DEFECTS: Final = 20
 _MAX_NOTES: Final = 40

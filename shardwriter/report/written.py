@@ -9,11 +9,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import ledger_file
-from shardwriter.formats.text import clean
-from shardwriter.render import bytes_text, make_console, print_pairs, rate_text
-from shardwriter.storage.choose import storage_for
+from shardwriter.dataset import Manifest, error_log_file
+from shardwriter.formats import clean
+from shardwriter.report.render import bytes_text, make_console, print_pairs, rate_text
+from shardwriter.storage import storage_for
 
 
 def print_written(
@@ -42,7 +41,7 @@ def print_written(
         speed = f"{bytes_text(manifest.file_bytes / max(elapsed_s, 1e-9))}/s"
         rows.append(("time", f"{elapsed_s:.2f} s, {rate}, {speed}"))
     if manifest.gaps:
-        ledger = ledger_file(manifest.name)
+        ledger = error_log_file(manifest.name)
         path = os.path.join(directory, ledger)
         has_ledger = storage_for(path).size(path) is not None
         listed = f"; errors are listed in {ledger}" if has_ledger else ""
@@ -80,7 +79,7 @@ def print_timings(seconds: Mapping[str, float], num_items: int) -> None:
     console.print(table)
 
 
-def print_plan(plan: dict[str, Any], directory: str) -> None:
+def print_write_plan(plan: dict[str, Any], directory: str) -> None:
     """Print what a write would make."""
     console = make_console()
     num_items, total = plan["num_items"], plan["estimated_bytes"]

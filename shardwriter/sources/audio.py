@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.formats.wav import read_wav_header
+from shardwriter.formats import read_wav_header
+from shardwriter.schema import FeatureType
 from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, has_files
 
 KIND: Final = "audio"

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.sources.folder_files import (
+from shardwriter.schema import FeatureType
+from shardwriter.sources.input_files import (
     LOOK_FILES,
     ListedFile,
     damaged_file,
@@ -28,7 +28,13 @@ from shardwriter.sources.folder_files import (
     tree_of,
     walk,
 )
-from shardwriter.storage.inputs import Entry, Tree, absolute, inputs_for, printable
+from shardwriter.storage import (
+    Entry,
+    Tree,
+    absolute,
+    inputs_for,
+    printable,
+)
 
 _INT: Final = FeatureType("int64", "int64", ())
 _STRING: Final = FeatureType("bytes", "string", ())

@@ -18,17 +18,19 @@ classes to look for), those of segments and keypoints where an object has some, 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from shardwriter.dataset.naming import path_below
+from shardwriter.dataset import is_url, path_below
 from shardwriter.errors import SourceError
-from shardwriter.images.annotations import AREA
-from shardwriter.sources.coco_files import annotations_file, image_folder
-from shardwriter.sources.coco_segments import POLYGON_COLUMNS, RLE_COLUMNS, add_segments
 from shardwriter.sources.detection import (
+    AREA,
     LABEL,
+    RLE_COUNTS,
+    RLE_NUM_COUNTS,
     TEXT,
     XMAX,
     XMIN,
@@ -41,7 +43,211 @@ from shardwriter.sources.detection import (
     checked_size,
     checked_text,
 )
-from shardwriter.storage.inputs import inputs_for
+from shardwriter.storage import inputs_for, split
+
+# Where COCO's files lie: annotations in a folder, and images beside annotations.
+
+_LOOK_BYTES: Final = 1 << 16
+_MAX_FILES: Final = 200  # a folder with more JSON files has one for each image, or none of COCO
+_FOLDER_NAMES: Final = ("annotations", "annotation")
+_BEGIN: Final = re.compile(rb'\s*\{\s*"(info|licenses|images|annotations|categories)"\s*:\s*[\[{]')
+_IMAGES: Final = re.compile(rb'"images"\s*:\s*\[')
+_NAMES_IMAGES: Final = re.compile(rb'"annotations"\s*:\s*\[.*"image_id"\s*:', re.DOTALL)
+
+
+def looks_like_coco(head: bytes) -> bool:
+    """Tell by its first bytes whether a file is JSON in COCO's form."""
+    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    line, _, rest = head.partition(b"\n")
+    is_lines = line.rstrip().endswith(b"}") and rest.lstrip().startswith(b"{")
+    if is_lines or not _BEGIN.match(head):
+        return False
+    return bool(_IMAGES.search(head) or _NAMES_IMAGES.search(head))
+
+
+def coco_files(folder: str) -> list[str]:
+    """Return the files of COCO's form in a folder, and in ``annotations`` in it."""
+    found: list[str] = []
+    folders = [folder]
+    for place in folders:
+        try:
+            entries = sorted(inputs_for(place).listing(place), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        if place == folder:
+            folders += [
+                entry.path
+                for entry in entries
+                if entry.name.lower() in _FOLDER_NAMES and entry.is_dir()
+            ]
+        paths = [
+            entry.path
+            for entry in entries
+            if entry.name.lower().endswith(".json") and not entry.name.startswith(".")
+        ]
+        if len(paths) <= _MAX_FILES:
+            found += filter(is_coco_file, paths)
+    return found
+
+
+def is_coco_file(path: str) -> bool:
+    """Tell by looking whether a file is one of COCO's form."""
+    try:
+        with inputs_for(path).open(path) as file:
+            return looks_like_coco(file.read(_LOOK_BYTES))
+    except OSError:
+        return False
+
+
+def annotations_file(path: str) -> str:
+    """Return the file that a person means: the only one of a folder, or the path itself.
+
+    Raises:
+        SourceError: The folder has none, or several.
+    """
+    if not inputs_for(path).is_directory(path):
+        return path
+    found = coco_files(path)
+    if not found:
+        raise SourceError(
+            "no JSON file in COCO's form is in this folder, nor in annotations in it", path=path
+        )
+    if len(found) > 1:
+        names = ", ".join(name[len(path) :].lstrip("/") for name in found)
+        raise SourceError(
+            f"this folder has {len(found)} files of annotations: {names}",
+            path=path,
+            hint="give the one that is meant as SOURCE; or, for the images in folders of their "
+            "classes, --format image-folder",
+        )
+    return found[0]
+
+
+def image_folder(path: str, names: Sequence[str]) -> str:
+    """Find the folder that a file's images lie in.
+
+    Raises:
+        SourceError: They lie in none of the usual ones.
+    """
+    tried = list(dict.fromkeys(_candidates(path)))
+    inputs = inputs_for(path)
+    for folder in tried:
+        if not names or any(inputs.is_file(os.path.join(folder, name)) for name in names[:5]):
+            return folder
+    raise SourceError(
+        f"the images are not found: {names[0]!r:.200} is in none of {', '.join(tried)}",
+        path=path,
+        hint="put this file beside the folder of its images, or into annotations beside it",
+    )
+
+
+def _candidates(path: str) -> Iterator[str]:
+    """Yield where the images of a file may lie: ``instances_val2017`` are in ``val2017``."""
+    beside, name = split(path)
+    root = beside or "."
+    if is_url(path):
+        above, last = split(root)
+    else:
+        above = os.path.normpath(os.path.join(root, os.pardir))
+        last = os.path.basename(os.path.abspath(root))
+    if last.lower() in _FOLDER_NAMES:
+        root = above
+    parts = os.path.splitext(name)[0].split("_")
+    for begin in range(len(parts)):
+        subset = "_".join(parts[begin:])
+        for folder in (subset, subset.replace("-dev", "")):
+            if folder:
+                yield os.path.join(root, "images", folder)
+                yield os.path.join(root, folder)
+    yield os.path.join(root, "images")
+    yield root
+    yield beside or "."
+
+
+# ``segmentation`` of a COCO annotation, as lists of numbers: polygons, or runs of a mask.
+#
+# A mask is runs of pixels, column by column, that lie outside and inside in turn, beginning
+# outside; COCO writes them as a list, or as text that holds six bits a character.
+
+_PREFIX: Final = "image/object/segmentation"
+_X: Final = f"{_PREFIX}/polygon/x"
+_Y: Final = f"{_PREFIX}/polygon/y"
+_NUM_POINTS: Final = f"{_PREFIX}/polygon/num_points"
+_NUM_POLYGONS: Final = f"{_PREFIX}/num_polygons"
+
+POLYGON_COLUMNS: Final = {_X: "f", _Y: "f", _NUM_POINTS: "i", _NUM_POLYGONS: "i"}
+"""Points of all polygons, points of each polygon, polygons of each object."""
+
+RLE_COLUMNS: Final = {RLE_COUNTS: "q", RLE_NUM_COUNTS: "i"}
+"""Runs of all masks, runs of each object."""
+
+
+def add_segments(
+    columns: dict[str, list[Any]], segments: Any, height: int, width: int, what: str
+) -> None:
+    """Add what stands under ``segmentation`` of one object.
+
+    Raises:
+        BadAnnotation: It is neither polygons nor runs, or not of this image.
+    """
+    runs: list[int] = []
+    polygons: list[list[float]] = []
+    if isinstance(segments, dict):
+        runs = _runs(segments, height, width, what)
+    elif isinstance(segments, list):
+        polygons = [checked_numbers(polygon, f"a polygon of {what}") for polygon in segments]
+        if any(len(polygon) % 2 for polygon in polygons):
+            raise BadAnnotation(f"a polygon of {what} has an x without a y")
+    elif segments is not None:
+        raise BadAnnotation(f"segmentation of {what} is neither polygons nor run lengths")
+    polygons = [polygon for polygon in polygons if polygon]
+    for polygon in polygons:
+        columns[_X] += [x / width for x in polygon[::2]]
+        columns[_Y] += [y / height for y in polygon[1::2]]
+        columns[_NUM_POINTS].append(len(polygon) // 2)
+    columns[_NUM_POLYGONS].append(len(polygons))
+    columns[RLE_COUNTS].extend(runs)
+    columns[RLE_NUM_COUNTS].append(len(runs))
+
+
+def _runs(segments: Mapping[str, Any], height: int, width: int, what: str) -> list[int]:
+    if segments.get("size") != [height, width]:
+        raise BadAnnotation(
+            f"the mask of {what} has the size {segments.get('size')!r:.50}, and the image "
+            f"{[height, width]}"
+        )
+    runs = segments.get("counts")
+    if isinstance(runs, str):
+        runs = unpacked_runs(runs)
+    is_runs = isinstance(runs, list) and all(type(run) is int and run >= 0 for run in runs)
+    if runs is None or not is_runs or sum(runs) != height * width:
+        raise BadAnnotation(f"the run lengths of {what} are not those of an image of its size")
+    return list(runs)
+
+
+def unpacked_runs(text: str) -> list[int] | None:
+    """Return the runs that COCO's compressed text holds; None where it is none.
+
+    A character is 48 more than six bits: five of the number, the lowest first, and one that says
+    whether more follow; the last of the five is the sign then. From the fourth number on each is
+    the difference to the one two before it.
+    """
+    runs: list[int] = []
+    value = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        if not 0 <= bits < 64 or shift > 60:
+            return None
+        value |= (bits & 31) << shift
+        shift += 5
+        if bits & 32:
+            continue
+        if bits & 16:
+            value -= 1 << shift
+        runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+        value = shift = 0
+    return None if shift else runs
+
 
 KIND: Final = "coco"
 

@@ -9,22 +9,320 @@ of one header are one table.
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from shardwriter.codec.example import UNSET
-from shardwriter.codec.example_columns import Column
 from shardwriter.errors import DataWarning, SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.sources.csv_cells import CONVERT, TYPES, ColumnTyping, is_number
-from shardwriter.sources.csv_file import CsvFile
-from shardwriter.sources.positions import MAX_OPEN_FILES, file_changed
-from shardwriter.sources.row_table import RowTable
-from shardwriter.table_options import TableOptions
+from shardwriter.formats import UNSET, Column, extend_crc32c, plural
+from shardwriter.schema import FeatureType
+from shardwriter.sources.cells import CONVERT, TYPES, ColumnTyping, is_number
+from shardwriter.sources.positions import (
+    BOM,
+    MAX_OPEN_FILES,
+    SURROGATES,
+    OffsetTable,
+    Spool,
+    file_changed,
+    not_utf8,
+    whole_lines,
+)
+from shardwriter.sources.tables import BLOCK_ROWS, RowFile, RowTable, TableOptions
+
+if TYPE_CHECKING:
+    from _csv import Reader
+
+
+# One CSV file: where its rows begin, and the rows at any place.
+
+_READ_BYTES: Final = 1 << 20
+_MAX_HEADER_BYTES: Final = 1 << 20
+_MAX_CELL_BYTES: Final = 1 << 30
+
+
+class _Lines:
+    """The lines of a file, in blocks of about a megabyte, and where each begins.
+
+    Iterating gives lists of lines. A reader takes one block at a time, so the offsets that are kept
+    are those of the last block and of what its rows still reach back to.
+
+    Attributes:
+        has_bad_bytes: Whether a line so far is not UTF-8; its bytes are then surrogates.
+    """
+
+    def __init__(self, file: CsvFile) -> None:
+        self._file = file
+        self.has_bad_bytes = False
+        self._begins = np.zeros(1, np.int64)  # of the lines from _first_line on
+        self._first_line = 0
+        self.num_bytes = 0
+        self.crc32c = 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for data in whole_lines(self._file.start(), _READ_BYTES):
+            self.crc32c = extend_crc32c(self.crc32c, data)
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + (self.num_bytes + 1)
+            self._begins = np.concatenate((self._begins, ends))
+            text = self._decode(data.removeprefix(BOM) if not self.num_bytes else data)
+            self.num_bytes += len(data)
+            yield io.StringIO(text, newline="\n").readlines()
+
+    def starts(self, lines: list[int]) -> NDArray[np.int64]:
+        """Return the offsets of lines (0-based, ascending), and forget what lies before them."""
+        places = np.array(lines, np.int64) - self._first_line
+        starts = self._begins[places]
+        self._begins = self._begins[places[-1] :]
+        self._first_line = lines[-1]
+        return starts
+
+    def _decode(self, data: bytes) -> str:
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if self._file.skip_errors:
+                self.has_bad_bytes = True
+                return data.decode("utf-8", "surrogateescape")
+            line = self._first_line + len(self._begins) - data.count(b"\n", error.start)
+            raise not_utf8(data[error.start], self._file, line) from None
+
+
+def _malformed(error: csv.Error, path: str, line: int) -> SourceError:
+    problem, hint = str(error), None
+    if "end of data" in problem:
+        problem = "a quote that is opened in this row is never closed"
+        hint = 'a " inside a quoted cell is written twice'
+    return SourceError(problem, path=path, line=line, hint=hint)
+
+
+class CsvFile(RowFile):
+    """One CSV file.
+
+    Args:
+        path: The file.
+        spool: Where it is copied to, if need be.
+        table: How it is read.
+        skip_errors: Whether a bad row is noted; else it ends the scan.
+
+    Attributes:
+        header: The names of the columns.
+    """
+
+    def __init__(
+        self, path: str, spool: Spool, table: TableOptions, *, skip_errors: bool = False
+    ) -> None:
+        super().__init__(path, spool, table.encoding, skip_errors=skip_errors)
+        self._table = table
+        self.header: list[str] = []
+        self._delimiter = ","
+
+    def read_header(self) -> None:
+        """Find out what the columns are called: the first row says it, or the table's options.
+
+        That row may go over several lines when quoted.
+        """
+        file = self.start()
+        data = first = _read_line(file)
+        while data.count(b'"') % 2 and len(data) < _MAX_HEADER_BYTES:
+            line = _read_line(file)
+            if not line:
+                break
+            data += line
+        self._delimiter = _delimiter(data)
+        try:
+            text = data.removeprefix(BOM).decode("utf-8")
+        except UnicodeDecodeError as error:
+            data = data.removeprefix(BOM)
+            line_number = 1 + data.count(b"\n", 0, error.start)
+            raise not_utf8(data[error.start], self, line_number) from None
+        if "\0" in text:
+            raise SourceError("this is a binary file and no CSV", path=self.path, line=1)
+        lines = io.StringIO(text, newline="\n")
+        try:
+            row = next(self._parsed(lines), [])
+        except csv.Error as error:
+            raise _malformed(error, self.path, 1) from None
+        self._check_first(first.removeprefix(BOM))
+        if self._table.header:
+            self._check_header(row)
+        elif self._table.names is not None and len(self._table.names) != len(row):
+            raise SourceError(
+                f"the first row has {len(row):,} cells, and --names names "
+                f"{plural(len(self._table.names), 'column')}",
+                path=self.path,
+                line=1,
+                hint="name each column once",
+            )
+        self.header = row
+        if not self._table.header:
+            self.header = list(self._table.names or (f"column{n}" for n in range(len(row))))
+
+    def _check_first(self, first: bytes) -> None:
+        if not first.strip():
+            raise SourceError(
+                "the first line is empty" if first else "the file is empty",
+                path=self.path,
+                hint="the first line of a table names its columns",
+            )
+        if _is_json_object(first.removeprefix(BOM)):
+            raise SourceError(
+                "these are JSON objects, and no table",
+                path=self.path,
+                hint="say it: --format jsonl",
+            )
+
+    def _check_header(self, names: list[str]) -> None:
+        seen: set[str] = set()
+        for name in names:
+            if name and name not in seen:
+                seen.add(name)
+                continue
+            raise SourceError(
+                f"the column name {name!r} stands twice" if name else "a column has no name",
+                path=self.path,
+                line=1,
+                hint="the first line names the columns, each once, with a comma, tab, semicolon "
+                "or bar between; --no-header says that it is data",
+            )
+
+    def scan(self, typing: ColumnTyping, offsets: OffsetTable) -> int:
+        """Type every cell, note where every row begins, and return the number of rows."""
+        lines = _Lines(self)
+        reader = self._parsed(chain.from_iterable(lines))
+        rows: list[list[str]] = []
+        before: list[int] = []  # lines in front of each row
+        num_rows = line = 0
+        if self._table.header:
+            next(reader, None)
+            line = reader.line_num
+        is_read = False
+        while not is_read:
+            try:
+                for row in reader:
+                    if row:  # else a blank line
+                        rows.append(row)
+                        before.append(line)
+                        if len(rows) >= BLOCK_ROWS:
+                            num_rows += self._take(rows, before, lines, typing, offsets, num_rows)
+                            rows, before = [], []
+                    line = reader.line_num
+                is_read = True
+            except csv.Error as error:
+                rows.append([])  # no row has so few cells
+                before.append(line)
+                self._note_malformed(error, line + 1, reader.line_num - line)
+                line = reader.line_num
+        self.check_unchanged()
+        if rows:
+            num_rows += self._take(rows, before, lines, typing, offsets, num_rows)
+        self.crc32c, self.size_bytes = lines.crc32c, lines.num_bytes
+        offsets.add(np.array([self.size_bytes], np.int64))
+        return num_rows
+
+    def _note_malformed(self, error: csv.Error, line: int, num_lines: int) -> None:
+        """Go on behind a malformed row, if errors are skipped and one line is all that it has."""
+        found = _malformed(error, self.path, line)
+        if not self.skip_errors:
+            raise found from None
+        if num_lines > 1:
+            found.hint = (
+                f"--on-error skip can not leave it out: its quotes reach over {num_lines:,} lines, "
+                "so that nothing tells where the next row begins. Correct the quotes in this line"
+            )
+            raise found from None
+
+    def _take(
+        self,
+        rows: list[list[str]],
+        before: list[int],
+        lines: _Lines,
+        typing: ColumnTyping,
+        offsets: OffsetTable,
+        first_row: int,
+    ) -> int:
+        """Check, type and locate a block of rows; return how many they are."""
+        offsets.add(lines.starts(before))
+        num_rows, width = len(rows), len(self.header)
+        if set(map(len, rows)) != {width} or lines.has_bad_bytes:
+            good = []
+            for number, row in enumerate(rows):
+                if len(row) == width and not SURROGATES.search("".join(row)):
+                    good.append(number)
+                    continue
+                if not self.skip_errors:
+                    raise self._wrong_width(row, before[number] + 1)
+                self.bad_rows.append(first_row + number)
+                self.bad_lines.append(before[number] + 1)
+            rows, before = [rows[n] for n in good], [before[n] for n in good]
+        if rows:
+            typing.observe(rows, before, self.path)
+        return num_rows
+
+    def error_of(self, text: bytes, line: int) -> SourceError | None:
+        """Return why a row can not be read; None where it can."""
+        try:
+            rows = [row for row in self._parsed(io.StringIO(text.decode("utf-8"), "\n")) if row]
+        except UnicodeDecodeError as error:
+            line += text.count(b"\n", 0, error.start)
+            return not_utf8(text[error.start], self, line)
+        except csv.Error as error:
+            return _malformed(error, self.path, line)
+        is_row = len(rows) == 1 and len(rows[0]) == len(self.header)
+        return None if is_row else self._wrong_width(rows[0] if rows else [], line)
+
+    def rows(self, text: bytes, num_rows: int) -> list[list[str]]:
+        """Parse the text of rows."""
+        try:
+            lines = io.StringIO(text.decode("utf-8"), newline="\n")
+            found = [row for row in self._parsed(lines) if row]
+        except (UnicodeDecodeError, csv.Error):
+            raise file_changed(self.path) from None
+        if len(found) != num_rows or not {len(self.header)}.issuperset(map(len, found)):
+            raise file_changed(self.path)
+        return found
+
+    def _parsed(self, lines: Iterable[str]) -> Reader:
+        # A cell may be as large as a record; the module's own limit is 128 KiB. It is one of the
+        # process, and a worker is another process than the one that has made the first pass.
+        csv.field_size_limit(_MAX_CELL_BYTES)
+        return csv.reader(lines, delimiter=self._delimiter, strict=True)
+
+    def _wrong_width(self, row: list[str], line: int) -> SourceError:
+        few = "too few" if len(row) < len(self.header) else "too many"
+        known = "the header names" if self._table.header else "the first row has"
+        return SourceError(
+            f"{len(row)} cells, {few}: {known} {len(self.header)} columns",
+            path=self.path,
+            line=line,
+            hint='a cell with a comma or a line end in it must stand in "quotes"',
+        )
+
+
+def _read_line(file: IO[bytes]) -> bytes:
+    """Read a line, but no more than a header can have."""
+    return file.readline(_MAX_HEADER_BYTES)
+
+
+def _is_json_object(line: bytes) -> bool:
+    try:
+        return line.lstrip().startswith(b"{") and type(json.loads(line)) is dict
+    except (ValueError, RecursionError):
+        return False
+
+
+def _delimiter(header: bytes) -> str:
+    """Take the delimiter that the header has most of outside of quotes; a comma without any."""
+    bare = re.sub(rb'"[^"]*("|$)', b"", header)
+    return max(",\t;|", key=lambda c: bare.count(c.encode()))
+
 
 KIND: Final = "csv"
 

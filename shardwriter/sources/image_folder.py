@@ -14,9 +14,52 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwriter.errors import SourceError
-from shardwriter.images.headers import EXTENSIONS, read_header
+from shardwriter.formats import EXTENSIONS, ImageHeader, read_header
+from shardwriter.schema import FeatureType
 from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, has_files
-from shardwriter.sources.image_files import IMAGE_PLAN, image_features
+from shardwriter.sources.input_files import ListedFile, damaged_file, read_file
+from shardwriter.storage import Inputs
+
+# What an image is in a record: its bytes as they are, and what its header says.
+
+_INT = FeatureType("int64", "int64", ())
+_STRING = FeatureType("bytes", "string", ())
+IMAGE_PLAN: Final = {
+    "image/encoded": FeatureType("bytes", "bytes", (), "image"),
+    "image/filename": _STRING,
+    "image/format": _STRING,
+    "image/height": _INT,
+    "image/width": _INT,
+}
+"""The types of what :func:`image_features` returns."""
+
+
+def image_features(key: str, data: bytes, header: ImageHeader) -> dict[str, Any]:
+    """Return the features of an image."""
+    return {
+        "image/encoded": data,
+        "image/filename": key,
+        "image/format": header.format,
+        "image/height": header.height,
+        "image/width": header.width,
+    }
+
+
+def read_image(
+    inputs: Inputs, folder: str, file: ListedFile, shown: str
+) -> tuple[bytes, ImageHeader]:
+    """Read an image; see :func:`shardwriter.sources.input_files.read_file`.
+
+    Raises:
+        SourceError: It can not be read, or is no image.
+        SourceChanged: It has changed since it was listed.
+    """
+    data = read_file(inputs, folder, file, shown)
+    try:
+        return data, read_header(data)
+    except ValueError as error:
+        raise damaged_file(error, os.path.join(shown, file.key)) from None
+
 
 KIND: Final = "image-folder"
 LABEL: Final = "image/class/label"

@@ -8,21 +8,374 @@ array; compressed arrays, and those in Fortran's order, are copied into a tempor
 
 from __future__ import annotations
 
+import ast
+import mmap
 import os
+import struct
+import tokenize
+import warnings
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from io import BytesIO
+from tokenize import TokenError
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.codec.example_columns import Column
-from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType, float_dtype
-from shardwriter.sources.arrow_rows import own_value
-from shardwriter.sources.numpy_file import NumpyFile, Rows
-from shardwriter.sources.positions import OpenFiles
-from shardwriter.storage.descriptor import Scratch
+from shardwriter.dataset import ItemIndices, item_indices
+from shardwriter.errors import OptionError, SourceError
+from shardwriter.formats import Column, extend_crc32c
+from shardwriter.schema import FeatureType, float_dtype
+from shardwriter.sources.arrow import own_value
+from shardwriter.sources.positions import InputFile, OpenFiles, file_changed
+from shardwriter.storage import Scratch, inputs_for
+
+# Arrays in ``.npy`` and ``.npz`` files, read by rows: entries of their first axis.
+#
+# Rows that lie one behind the other in the file are read from it. What is compressed, or stored in
+# Fortran's order, is copied into a temporary file first. Nothing is ever unpickled.
+
+MAGIC: Final = b"\x93NUMPY"
+ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
+
+# What numpy and zipfile raise, whatever is wrong with a file.
+BROKEN: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    SyntaxError,
+    EOFError,
+    OSError,
+    ArithmeticError,
+    MemoryError,
+    RuntimeError,
+    TokenError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+_COPY_BYTES: Final = 1 << 20
+_TURN_BYTES: Final = 64 << 20
+_TAIL_BYTES: Final = 1 << 16
+_ZIP_HEAD: Final = struct.Struct("<4s22xHH")  # signature, sizes of the name and of the extra field
+_IS_ENCRYPTED: Final = 1  # of a member's flags
+_MAX_GAP_BYTES: Final = 1 << 14  # between rows that are read together
+
+
+class Header(NamedTuple):
+    """What a ``.npy`` file says of its array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_fortran: bool
+
+
+class Rows(NamedTuple):
+    """An array of which any row can be read."""
+
+    name: str  # of its file or member, without the ending
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    begin: int  # in the file, or in the copy
+    copy: Scratch | None
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row."""
+        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
+
+class NumpyFile(InputFile):
+    """One ``.npy`` or ``.npz`` file.
+
+    Args:
+        path: The file.
+
+    Attributes:
+        size_bytes: Of the file.
+        crc32c: Of its first and last 64 KiB: headers, and a zip file's directory.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, None)
+        self.size_bytes = 0
+        self.crc32c = 0
+
+    def scan(self, name: str, copy: Scratch) -> list[Rows]:
+        """Return the arrays of the open file.
+
+        Args:
+            name: What the array of a ``.npy`` file is called.
+            copy: Where arrays are copied to that can not be read as they are.
+
+        Raises:
+            SourceError: It is no such file, a damaged one, or an array has no rows that
+                become features.
+        """
+        self.size_bytes = self.num_bytes
+        head = self.read(0, min(_TAIL_BYTES, self.size_bytes))
+        tail = self.read(max(len(head), self.size_bytes - _TAIL_BYTES), self.size_bytes)
+        self.crc32c = extend_crc32c(extend_crc32c(0, head), tail)
+        file = self.start()
+        try:
+            if head.startswith(MAGIC):
+                return [self._array(name, file, 0, self.size_bytes, copy)]
+            if head.startswith(ZIP_MAGIC):
+                with zipfile.ZipFile(file) as archive:
+                    return self._members(archive, copy)
+        except BROKEN as error:
+            reason = str(error).partition("\n")[0]
+            raise SourceError(
+                f"is no whole NumPy file: {reason}", path=self.path, hint="write it again"
+            ) from error
+        raise SourceError(
+            "this is no NumPy file" + ("" if head else ": it is empty"),
+            path=self.path,
+            hint="np.save and np.savez write such files",
+        )
+
+    def _members(self, archive: zipfile.ZipFile, copy: Scratch) -> list[Rows]:
+        arrays = []
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name == member.filename or member.flag_bits & _IS_ENCRYPTED:
+                what = "is no array" if name == member.filename else "is encrypted"
+                raise SourceError(
+                    f"the member {member.filename!r} of this zip file {what}",
+                    path=self.path,
+                    hint="np.savez writes files that have arrays alone",
+                )
+            with archive.open(member) as stream:
+                if member.compress_type == zipfile.ZIP_STORED:
+                    signature, name_bytes, extra_bytes = _ZIP_HEAD.unpack(
+                        self.read(member.header_offset, member.header_offset + _ZIP_HEAD.size)
+                    )
+                    assert signature == ZIP_MAGIC[0]
+                    begin = member.header_offset + _ZIP_HEAD.size + name_bytes + extra_bytes
+                    arrays.append(self._array(name, stream, begin, member.file_size, copy))
+                else:
+                    arrays.append(self._array(name, stream, None, member.file_size, copy))
+        if not arrays:
+            raise SourceError("there are no arrays in this file", path=self.path)
+        return arrays
+
+    def _array(
+        self, name: str, stream: IO[bytes], begin: int | None, num_bytes: int, copy: Scratch
+    ) -> Rows:
+        """Read a header, and copy what follows where that is needed.
+
+        Args:
+            name: What the array is called.
+            stream: Where the header begins.
+            begin: Where that is in the file; None: what follows is compressed.
+            num_bytes: From there on.
+            copy: Where to.
+        """
+        header, head_bytes = _read_header(stream)
+        _check_header(name, header)
+        self._check(name, header)
+        data_bytes = int(np.prod(header.shape, dtype=object)) * header.dtype.itemsize
+        if num_bytes - head_bytes < data_bytes:
+            raise ValueError(
+                f"{name!r} should have {data_bytes:,} bytes, and {num_bytes - head_bytes:,} are "
+                "there"
+            )
+        if begin is not None and not (header.is_fortran and len(header.shape) > 1):
+            return Rows(name, header.dtype, header.shape, begin + head_bytes, None)
+        copied = copy.num_bytes
+        if header.is_fortran and len(header.shape) > 1:
+            _turn(stream, header, data_bytes, copy)
+        else:
+            _copy(stream, data_bytes, copy)
+        while stream.read(_COPY_BYTES):
+            pass  # at its end the checksum of a member is held against what was read
+        return Rows(name, header.dtype, header.shape, copied, copy)
+
+    def _check(self, name: str, header: Header) -> None:
+        if header.dtype.hasobject:
+            raise SourceError(
+                f"{name!r} holds Python objects, which are never unpickled here",
+                path=self.path,
+                hint="save numbers or text: np.save(path, np.array(values.tolist()))",
+            )
+        if not header.shape:
+            raise SourceError(
+                f"{name!r} is one value (a 0-d array), and has no rows",
+                path=self.path,
+                hint="leave it out, or save it as an array with a value for each row",
+            )
+
+    def rows(self, array: Rows, places: Sequence[int]) -> NDArray[Any]:
+        """Return rows of one of the arrays, ``[len(places), ...]``, in any order.
+
+        Raises:
+            SourceError: They can not be read.
+        """
+        wanted = np.array(places, np.int64)
+        shape = (len(wanted), *array.shape[1:])
+        size = array.row_bytes
+        if not len(wanted) or not size:
+            return np.zeros(shape, array.dtype)  # text of no length becomes text of length 1
+        order = np.argsort(wanted, kind="stable")
+        ascending = wanted[order]
+        gap = max(1, _MAX_GAP_BYTES // size)
+        found = np.empty((len(wanted), size), np.uint8)
+        for part in np.split(np.arange(len(wanted)), np.flatnonzero(np.diff(ascending) > gap) + 1):
+            first, last = int(ascending[part[0]]), int(ascending[part[-1]])
+            data = self._data(array, array.begin + first * size, (last + 1 - first) * size)
+            found[order[part]] = data.reshape(-1, size)[ascending[part] - first]
+        return found.reshape(-1).view(array.dtype).reshape(shape)
+
+    def _data(self, array: Rows, begin: int, num_bytes: int) -> NDArray[np.uint8]:
+        if array.copy is not None:
+            data = array.copy.read(begin, num_bytes)
+        else:
+            data = self.read(begin, begin + num_bytes)
+        if len(data) != num_bytes:
+            raise file_changed(self.path)
+        return np.frombuffer(data, np.uint8)
+
+
+def _copy(stream: IO[bytes], num_bytes: int, copy: Scratch) -> None:
+    while num_bytes:
+        data = _exactly(stream, min(num_bytes, _COPY_BYTES))
+        copy.append(data)
+        num_bytes -= len(data)
+
+
+def _turn(stream: IO[bytes], header: Header, num_bytes: int, copy: Scratch) -> None:
+    """Append rows that lie spread over the whole array; only some are in memory at once."""
+    if not num_bytes:
+        return
+    columns = Scratch()
+    _copy(stream, num_bytes, columns)
+    row_bytes = num_bytes // header.shape[0]
+    with mmap.mmap(columns.fileno(), num_bytes, access=mmap.ACCESS_READ) as mapped:
+        rows = np.frombuffer(mapped, header.dtype).reshape(header.shape, order="F")
+        step = max(1, _TURN_BYTES // row_bytes)
+        for first in range(0, header.shape[0], step):
+            copy.append(rows[first : first + step].tobytes())
+        del rows  # a file that somebody looks into can not be closed
+    columns.close()
+
+
+def _read_header(stream: IO[bytes]) -> tuple[Header, int]:
+    """Read a header, and return how many bytes it takes too."""
+    version = np.lib.format.read_magic(stream)
+    if version == (3, 0):  # names of fields in UTF-8; numpy has no function for it
+        (size,) = struct.unpack("<I", _exactly(stream, 4))
+        fields = ast.literal_eval(_exactly(stream, size).decode("utf-8"))
+        dtype = np.lib.format.descr_to_dtype(fields["descr"])
+        return Header(dtype, fields["shape"], fields["fortran_order"]), 12 + size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # headers that Python 2 wrote
+        counted = _Counted(stream)
+        if version == (1, 0):
+            shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(counted)
+        elif version == (2, 0):
+            shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(counted)
+        else:
+            raise ValueError(f"version {version[0]}.{version[1]} of the format is not known")
+    return Header(dtype, shape, is_fortran), 8 + counted.num_bytes
+
+
+def _check_header(name: str, header: Header) -> None:
+    """Refuse what no array has; numpy's own function looks at most of it, but not in every version.
+
+    Raises:
+        ValueError: Says what it is.
+    """
+    shape = header.shape
+    if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"{name!r} has the shape {shape!r:.80}")
+    if type(header.is_fortran) is not bool:
+        raise ValueError(f"{name!r} has the fortran_order {header.is_fortran!r:.80}")
+    np.empty((0, *shape[1:]), header.dtype)  # fails where there are too many or too large ones
+
+
+class _Counted:
+    """A stream that knows how much was read."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.num_bytes = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._stream.read(size)
+        self.num_bytes += len(data)
+        return data
+
+
+def _exactly(stream: IO[bytes], num_bytes: int) -> bytes:
+    data = stream.read(num_bytes)
+    if len(data) != num_bytes:
+        raise EOFError("it ends too early")
+    return data
+
+
+# ``--indices FILE``: a file of indices, ``.npy`` or text with one number a line.
+
+
+def read_indices(path: str, *, allow_duplicates: bool = False) -> ItemIndices:
+    """Return the indices that a file holds, also at a URL.
+
+    Args:
+        path: The file.
+        allow_duplicates: Whether an item may stand there more than once.
+
+    Raises:
+        OptionError: It can not be read, or holds anything else.
+    """
+    try:
+        data = inputs_for(path).read(path)[1]
+    except OSError as error:
+        raise OptionError(f"--indices: can not be read: {error.strerror}", path=path) from error
+    try:
+        if data.startswith(b"\x93NUMPY"):
+            return item_indices(_array(data), allow_duplicates=allow_duplicates)
+        return item_indices(_numbers(data), allow_duplicates=allow_duplicates)
+    except OptionError as error:
+        error.path = path
+        raise
+
+
+def _array(data: bytes) -> np.ndarray:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # headers that Python 2 wrote
+            array: np.ndarray = np.load(BytesIO(data), allow_pickle=False)
+    except (*BROKEN, MemoryError) as error:
+        raise OptionError(f"--indices: is no array of integers: {error}") from None
+    return array
+
+
+def _numbers(data: bytes) -> list[int]:
+    lines = data.splitlines()
+    try:
+        return [int(line) for line in lines if line and not line.isspace()]
+    except ValueError:
+        for number, line in enumerate(lines, 1):
+            if line and not line.isspace() and not _is_number(line):
+                text = line[:40].decode("utf-8", "replace")
+                raise OptionError(
+                    f"--indices: {text!r} is no number",
+                    line=number,
+                    hint="an .npy file, or text with one number a line",
+                ) from None
+        raise
+
+
+def _is_number(line: bytes) -> bool:
+    try:
+        int(line)
+    except ValueError:
+        return False
+    return True
+
 
 KIND: Final = "numpy"
 ENDINGS: Final = (".npy", ".npz")

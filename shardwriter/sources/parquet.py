@@ -14,12 +14,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from shardwriter.errors import SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.sources.arrow_columns import ReadFile
-from shardwriter.sources.arrow_file import ArrowFile, Piece, require_pyarrow
-from shardwriter.sources.arrow_rows import ArrowRows, known_columns
+from shardwriter.schema import FeatureType
+from shardwriter.sources.arrow import (
+    ArrowFile,
+    ArrowRows,
+    Piece,
+    ReadFile,
+    known_columns,
+    require_pyarrow,
+)
 from shardwriter.sources.positions import OpenFiles, row_key
-from shardwriter.table_options import TableOptions
+from shardwriter.sources.tables import TableOptions
 
 KIND: Final = "parquet"
 ENDINGS: Final = (".parquet", ".arrow", ".feather")

@@ -22,11 +22,17 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.dataset.naming import is_url
+from shardwriter.dataset import is_url
 from shardwriter.errors import CorruptFile, SourceChanged, SourceError
-from shardwriter.formats.compression import InflateStream, sniff
-from shardwriter.storage.descriptor import Scratch
-from shardwriter.storage.inputs import InputChanged, OpenInput, absolute, inputs_for, open_stream
+from shardwriter.formats import InflateStream, sniff
+from shardwriter.storage import (
+    InputChanged,
+    OpenInput,
+    Scratch,
+    absolute,
+    inputs_for,
+    open_stream,
+)
 
 MAX_OPEN_FILES: Final = 32
 _NEAR: Final = 1 << 16  # entries that are read at once though few of them are wanted

@@ -6,7 +6,7 @@ time one is needed. An iterator can be read once: a second reading is an error a
 dataset. A set is refused: its order is another one in every process.
 
 What other libraries have for streams is read in their way: a ``DataLoader``, an
-``IterableDataset`` of ``datasets``, queues (:mod:`shardwriter.sources.adapted`).
+``IterableDataset`` of ``datasets``, queues (:mod:`shardwriter.sources.python`).
 
 An item is a mapping from feature names to values; a named tuple or a dataclass; a
 ``SequenceExample``; ``bytes``, which are a finished record; a tuple, where the options name its
@@ -16,12 +16,13 @@ parts; or anything at all, when a map turns it into one of these.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from shardwriter.callables import describe_callable, describe_module
 from shardwriter.errors import (
     CallableError,
     DataError,
@@ -31,10 +32,184 @@ from shardwriter.errors import (
     SourceError,
     reason,
 )
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.sources.adapted import adapted
-from shardwriter.sources.queued import ItemQueue, QueueItems
-from shardwriter.sources.torch_loader import LoaderItems, is_loader
+from shardwriter.schema import FeatureType
+from shardwriter.sources import huggingface
+from shardwriter.sources.callables import describe_callable, describe_module
+from shardwriter.sources.queue import ItemQueue, QueueItems, is_queue
+
+# The records of a PyTorch ``DataLoader``: its batches, taken apart.
+#
+# The loader loads, with its own worker processes and in its own order. What its own collating has
+# put together is taken apart in the same way, at any depth. A batch that a user's ``collate_fn``
+# has made is a mapping or a tuple of columns, or a list of items.
+
+
+def is_loader(data: Any) -> bool:
+    """Tell whether an object is a ``DataLoader``; where torch is not imported nothing is one."""
+    kind = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
+    return isinstance(kind, type) and isinstance(data, kind)
+
+
+class LoaderItems:
+    """The items of a loader; each reading is one epoch.
+
+    Args:
+        loader: A ``torch.utils.data.DataLoader``.
+
+    Attributes:
+        stable: Whether another epoch gives the same items in the same order.
+        notes: What a person should know of it.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        from torch.utils.data import default_collate
+
+        self._loader = loader
+        self._is_batched = loader.batch_sampler is not None
+        self._is_collated = loader.collate_fn is default_collate
+        chosen = _chosen_by(loader)
+        self.stable = chosen is None
+        self.notes: Sequence[str] = []
+        if chosen is not None:
+            self.notes = [
+                f"the loader's order is that of {chosen}, and another one each time: should this "
+                "run be stopped, it can not be resumed (shuffle=False, and shuffle_seed here, can)"
+            ]
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._loader)
+        try:
+            for number, batch in enumerate(batches):
+                if self._is_batched:
+                    yield from self._items_of(batch, number)
+                else:
+                    yield batch
+        finally:
+            # Whoever holds an error of a worker holds the workers too, if they are not ended here.
+            end: Callable[[], None] | None = getattr(batches, "_shutdown_workers", None)
+            if end is not None and not self._loader.persistent_workers:
+                end()
+
+    def _items_of(self, batch: Any, number: int) -> Iterator[Any]:
+        if self._is_collated:
+            yield from (_picked(batch, row) for row in range(_collated_length(batch, number)))
+        elif isinstance(batch, list):
+            if not all(map(_is_item, batch)):
+                raise SourceError(
+                    f"batch {number} is a list of {_kinds(batch)}, and that tells no items",
+                    hint="have collate_fn return a dict or a tuple of columns, or a list of items "
+                    "(dicts, tuples, bytes)",
+                )
+            yield from batch
+        elif isinstance(batch, Mapping):
+            for row in range(_length(list(batch.values()), number)):
+                yield {name: column[row] for name, column in batch.items()}
+        elif isinstance(batch, tuple):
+            make = getattr(batch, "_make", tuple)  # a named tuple gives named tuples
+            for row in range(_length(batch, number)):
+                yield make(column[row] for column in batch)
+        else:
+            yield from (batch[row] for row in range(_length([batch], number)))
+
+
+def _chosen_by(loader: Any) -> str | None:
+    """Return the name of what decides the order; None where it is that of the dataset."""
+    from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+
+    if not getattr(loader, "in_order", True):
+        return "whichever worker is first (in_order=False)"
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    batches = loader.batch_sampler
+    if batches is not None and type(batches) is not BatchSampler:
+        return type(batches).__name__
+    sampler = loader.sampler if batches is None else batches.sampler
+    return None if type(sampler) is SequentialSampler else type(sampler).__name__
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+def _picked(column: Any, row: int) -> Any:
+    """Return what torch's own collating was given at one place of a batch."""
+    if isinstance(column, Mapping):
+        return {name: _picked(inner, row) for name, inner in column.items()}
+    if isinstance(column, (list, tuple)) and not _is_leaf(column):
+        parts = (_picked(inner, row) for inner in column)
+        make = getattr(column, "_make", None)
+        return tuple(parts) if make is None else make(parts)
+    return column[row]
+
+
+def _is_leaf(column: Sequence[Any]) -> bool:
+    """Tell texts, which collating leaves in a list, from parts that are each a column."""
+    return bool(column) and all(isinstance(value, (str, bytes)) for value in column)
+
+
+def _collated_length(batch: Any, number: int) -> int:
+    return _length(list(_columns(batch)), number)
+
+
+def _columns(batch: Any) -> Iterator[Any]:
+    if isinstance(batch, Mapping):
+        for inner in batch.values():
+            yield from _columns(inner)
+    elif isinstance(batch, (list, tuple)) and not _is_leaf(batch):
+        for inner in batch:
+            yield from _columns(inner)
+    else:
+        yield batch
+
+
+def _length(columns: Sequence[Any], number: int) -> int:
+    """Return how many items a batch has.
+
+    Raises:
+        SourceError: Its columns do not agree, or have no length.
+    """
+    try:
+        lengths = {len(column) for column in columns}
+    except TypeError as error:
+        raise SourceError(
+            f"batch {number} can not be taken apart: {error}",
+            hint="each part of a batch has a first axis, or is a list, with an entry for each item",
+        ) from None
+    if len(lengths) != 1:
+        found = ", ".join(map(str, sorted(lengths))) or "no"
+        raise SourceError(
+            f"batch {number} can not be taken apart: its parts have {found} entries",
+            hint="have collate_fn return columns of one length",
+        )
+    return lengths.pop()
+
+
+def _is_item(value: Any) -> bool:
+    is_object = is_dataclass(value) and not isinstance(value, type)
+    return isinstance(value, (Mapping, tuple, bytes)) or is_object
+
+
+def _kinds(values: Sequence[Any]) -> str:
+    return ", ".join(sorted({type(value).__name__ for value in values}))
+
+
+# Objects of other libraries that give items in a way of their own.
+
+
+def adapted(data: Any) -> Any:
+    """Return what gives an object's items: most objects do that themselves.
+
+    Raises:
+        SourceError: It is several datasets.
+    """
+    huggingface.check_no_splits(data)
+    if huggingface.is_stream(data):
+        return huggingface.UndecodedItems(data)
+    if is_loader(data):
+        return LoaderItems(data)
+    if is_queue(data):
+        return QueueItems(data)
+    return data
+
 
 KIND = "python"
 

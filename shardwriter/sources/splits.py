@@ -17,33 +17,87 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from shardwriter.callables import import_reference, is_reference
-from shardwriter.dataset.splits import Split, check_split_name
+from shardwriter.dataset import Split, check_split_name
 from shardwriter.errors import CallableError, OptionError, ShardwriterError, SourceError, reason
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.shards.locate import find_shard_sets
-from shardwriter.sources import ClassSource, Source
+from shardwriter.schema import FeatureType
 from shardwriter.sources import coco as coco_source
 from shardwriter.sources import huggingface as huggingface_source
 from shardwriter.sources import image_mask as image_mask_source
 from shardwriter.sources import tfrecord as tfrecord_source
 from shardwriter.sources import voc as voc_source
-from shardwriter.sources.coco_files import coco_files, is_coco_file
-from shardwriter.sources.find import open_files, open_source
-from shardwriter.sources.folder_files import tree_of
-from shardwriter.sources.image_sides import find_sides
-from shardwriter.sources.looking import format_of_file
+from shardwriter.sources.callables import import_reference, is_reference
+from shardwriter.sources.coco import coco_files, is_coco_file
+from shardwriter.sources.find import format_of_file, open_files, open_source
+from shardwriter.sources.image_mask import find_sides
+from shardwriter.sources.input_files import tree_of
 from shardwriter.sources.python import PythonSource
-from shardwriter.sources.split_names import WORDS, in_order, split_word
-from shardwriter.storage.inputs import inputs_for
-from shardwriter.storage.inputs import split as split_path
-from shardwriter.table_options import TableOptions
+from shardwriter.sources.shard_sets import find_shard_sets
+from shardwriter.sources.source import ClassSource, Source
+from shardwriter.sources.tables import TableOptions
+from shardwriter.storage import inputs_for
+from shardwriter.storage import split as split_path
+
+# What folders and files of splits are called.
+
+WORDS: Final = (
+    *("train", "training", "trainval", "val", "valid", "validation", "minival", "eval", "dev"),
+    *("test", "testing"),
+)
+
+
+def split_word(name: str, words: Collection[str]) -> str | None:
+    """Return the split that a file or folder is called after; None where that is not told.
+
+    ``train2017`` is one, and ``mnist-train-00000-of-00004.tfrecord`` is of ``train``.
+    """
+    parts = [part for part in re.split(r"[-_. ]", name) if part]
+    found = [p for p in parts if p in words or re.sub(r"[0-9]{4}$", "", p).lower() in words]
+    if name in words or not found:
+        return name if name in words else None
+    if parts[0] in found:
+        return parts[0]
+    return found[0] if len({*found}) == 1 else None
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Return the names as people have them: train, val, test."""
+
+    def rank(name: str) -> tuple[int, str]:
+        word = re.sub(r"[0-9]{4}$", "", name).lower()
+        return (WORDS.index(word) if word in WORDS else len(WORDS), name)
+
+    return sorted(names, key=rank)
+
+
+def hint_of_splits(data: Any, source: Source) -> str | None:
+    """Return a word on splits that a source obviously has; None where it has none."""
+    words = {*WORDS}
+    if isinstance(source, ClassSource):
+        classes = source.classes
+        if len(classes) > 1 and all(split_word(name, words) == name for name in classes):
+            return (
+                f"the classes are called {', '.join(classes)}: --split source makes a dataset of "
+                "each of them"
+            )
+        return None
+    if not isinstance(data, (str, os.PathLike)) or not os.path.isdir(data):
+        return None  # a URL is not asked once more for this
+    try:
+        listed = inputs_for(os.fspath(data)).listing(os.fspath(data))
+    except OSError:
+        return None
+    found = sorted({split_word(e.name, words) or "" for e in listed if e.is_file()} - {""})
+    if len(found) < 2:
+        return None
+    return f"files are called {', '.join(found)}: --split source makes a dataset of each of them"
+
 
 _HINT: Final = (
     "looked for a mapping from names to data; a saved DatasetDict; folders called train, val, "

@@ -11,48 +11,441 @@ them is at hand. A compressed file can only be read through. Every CRC is checke
 from __future__ import annotations
 
 import os
+import struct
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardwriter.codec.example import UNSET, decode_example, payload_kind
-from shardwriter.codec.sequence_example import SequenceExample, decode_sequence_example
-from shardwriter.dataset.index import Index
-from shardwriter.dataset.layout import to_runs
-from shardwriter.dataset.manifest import Manifest
-from shardwriter.dataset.naming import is_url, parse_shard_file
-from shardwriter.dataset.places import LawPlaces
+from shardwriter.dataset import (
+    AssignedLocations,
+    Index,
+    Manifest,
+    is_url,
+    parse_shard_file,
+    to_runs,
+)
 from shardwriter.errors import CorruptFile, ManifestError, SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.features.schema import FeatureSummary, learnt_from_json
-from shardwriter.formats.frame_block import FrameBlock
-from shardwriter.formats.tfrecord_reader import read_frames
-from shardwriter.shards.locate import find_shard_sets
-from shardwriter.shards.shard_sets import ShardSet
-from shardwriter.sources.frame_reading import FrameReader, FrameSpans
-from shardwriter.sources.named_files import braced
-from shardwriter.sources.positions import OffsetTable, OpenFiles, file_changed
-from shardwriter.sources.record_file import RecordFile, damaged
-from shardwriter.sources.record_streams import PooledFile, Throttled, is_plain, opened, tail
-from shardwriter.storage.file_pool import FilePool, FileState, max_source_files
-from shardwriter.storage.inputs import (
+from shardwriter.formats import (
+    FOOTER_BYTES,
+    FRAME_BYTES,
+    HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    UNSET,
+    FrameBlock,
+    OpenStream,
+    SequenceExample,
+    decode_example,
+    decode_sequence_example,
+    extend_crc32c,
+    frame_header,
+    is_valid_frame,
+    masked_crc32c,
+    parse_frames,
+    payload_kind,
+    read_frames,
+)
+from shardwriter.schema import FeatureSummary, FeatureType, record_stats_from_json
+from shardwriter.sources.input_files import braced
+from shardwriter.sources.positions import InputFile, OffsetTable, OpenFiles, file_changed
+from shardwriter.sources.shard_sets import ShardSet, find_shard_sets
+from shardwriter.storage import (
+    FilePool,
+    FileState,
     absolute,
     common_folder,
     inputs_for,
+    max_source_files,
+    open_stream,
     real,
     relative,
     split,
 )
 
+# One plain TFRecord file, read by position: where its records begin, and any of them, proven.
+
+_WINDOW_BYTES: Final = 1 << 14  # read at a time to find headers
+_AHEAD_BYTES: Final = 1 << 16  # of records that are read in order
+_DENSE_BYTES: Final = 1 << 13  # frames that are smaller are read with what they hold
+_DENSE_WINDOW_BYTES: Final = 1 << 22
+_BATCH: Final = 1 << 16
+_HEADER_CACHE_SIZE: Final = 1 << 14
+_HINT: Final = "`shard-stats` lists all that is wrong with the file"
+_U32: Final = struct.Struct("<I")
+
+
+class RecordFile(InputFile):
+    """One plain TFRecord file, read by position.
+
+    Attributes:
+        num_records: Its records, once it was scanned.
+        file_bytes: Its size.
+        crc32c: Of everything but the payloads: of all lengths and all CRCs.
+        is_proven: Whether all of its bytes were held against the CRC that a manifest has of it.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, None)
+        self.num_records = 0
+        self.file_bytes = 0
+        self.crc32c = 0
+        self.is_proven = False
+        self._next = -1  # the place behind the record that was read last
+        self._ahead, self._ahead_start = b"", 0
+
+    def close(self) -> None:
+        """Close the file; it can be opened again."""
+        super().close()
+        self._next = -1
+        self._ahead, self._ahead_start = b"", 0
+
+    def scan(self, offsets: OffsetTable) -> None:
+        """Go from header to header, and note where every record begins and the last one ends.
+
+        Raises:
+            SourceError: A header is wrong, or the file ends inside a record.
+        """
+        self.file_bytes = self.num_bytes
+        lengths: dict[bytes, int] = {}
+        starts: list[int] = []
+        proofs: list[bytes] = []  # the CRC of a payload and the header that follows it
+        window, window_start, at = b"", 0, 0
+        while True:
+            first = at - FOOTER_BYTES if at else 0
+            last = min(at + HEADER_BYTES, self.file_bytes)
+            if last - window_start > len(window):
+                window, window_start = self.read(first, first + _WINDOW_BYTES), first
+            proof = window[first - window_start : last - window_start]
+            proofs.append(proof)
+            if len(starts) >= _BATCH or at == self.file_bytes:
+                offsets.add(np.array(starts, np.int64))
+                self.crc32c = extend_crc32c(self.crc32c, b"".join(proofs))
+                self.num_records += len(starts)
+                starts, proofs = [], []
+            if at == self.file_bytes:
+                break
+            header = proof[at - first :]
+            length = lengths.get(header)
+            if length is None:
+                length = int.from_bytes(header[:8], "little")
+                if length > MAX_PAYLOAD_BYTES or frame_header(length) != header:
+                    raise self.damage(at, self.num_records + len(starts))
+                if len(lengths) < _HEADER_CACHE_SIZE:
+                    lengths[header] = length
+            if at + FRAME_BYTES + length > self.file_bytes:
+                raise self.damage(at, self.num_records + len(starts))
+            starts.append(at)
+            at += FRAME_BYTES + length
+        self.check_unchanged()
+        offsets.add(np.array([self.file_bytes], np.int64))
+
+    def scan_along(self, ends: NDArray[np.uint64], file_crc32c: int, offsets: OffsetTable) -> bool:
+        """Do what :meth:`scan` does, many frames at a time, where an index is right.
+
+        As all is read where frames are small, the file is proven by the way: one CRC of all of it
+        costs a tenth of one for each record of 100 bytes.
+
+        Args:
+            ends: uint64[n]: where the index has each frame end.
+            file_crc32c: What the manifest says of the whole file.
+            offsets: Told where records begin, and where the last one ends.
+
+        Returns:
+            Whether every header is where and what it has to be; else nothing was noted.
+        """
+        stops = ends.astype(np.int64)
+        begins = np.concatenate(([0], stops))
+        sizes = np.diff(begins)
+        if int(begins[-1]) != self.num_bytes or not len(sizes):
+            return False
+        if int(sizes.min()) < FRAME_BYTES or self.num_bytes > _DENSE_BYTES * len(sizes):
+            return False
+        crc = content_crc = 0
+        windows = np.searchsorted(stops, np.arange(0, self.num_bytes, _DENSE_WINDOW_BYTES))
+        cuts = [*np.unique(windows).tolist(), len(sizes)]
+        for first, last in pairwise(cuts):
+            start, stop = int(begins[first]), int(begins[last])
+            data = self.read(start, stop)
+            if len(data) != stop - start:
+                return False
+            proofs = _proofs(data, begins[first:last] - start, sizes[first:last])
+            if proofs is None:
+                return False
+            crc = extend_crc32c(crc, proofs)
+            content_crc = extend_crc32c(content_crc, data)
+        self.check_unchanged()
+        self.is_proven = content_crc == file_crc32c
+        self.file_bytes, self.num_records, self.crc32c = self.num_bytes, len(sizes), crc
+        offsets.add(begins)
+        return True
+
+    def record(self, begin: int, end: int, place: int) -> bytes:
+        """Read and prove the record whose frame is [begin, end)."""
+        data = self._frame(begin, end, place)
+        payload = data[HEADER_BYTES:-FOOTER_BYTES]
+        if (
+            len(data) != end - begin
+            or data[:HEADER_BYTES] != frame_header(len(payload))
+            or data[-FOOTER_BYTES:] != _U32.pack(masked_crc32c(payload))
+        ):
+            raise self.damage(begin, place)
+        return payload
+
+    def _frame(self, begin: int, end: int, place: int) -> bytes:
+        """Read a frame; where it is the one behind the last, with some that follow it."""
+        is_next, self._next = place == self._next, place + 1
+        if not is_next:
+            self._ahead, self._ahead_start = b"", 0
+            return self.read(begin, end)
+        if end - self._ahead_start > len(self._ahead):
+            self._ahead = self.read(begin, max(end, begin + _AHEAD_BYTES))
+            self._ahead_start = begin
+        return self._ahead[begin - self._ahead_start : end - self._ahead_start]
+
+    def damage(self, begin: int, place: int) -> SourceError:
+        """Return what is wrong with the frame that begins at an offset."""
+        try:
+            with closing(self._inputs.open_raw(self._absolute)) as file:
+                file.seek(begin)
+                next(read_frames(file), None)
+        except CorruptFile as error:
+            return damaged(error, self.path, place, begin)
+        return file_changed(self.path)
+
+
+def _proofs(data: bytes, at: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytes | None:
+    """Return header and footer of frames that follow each other; None where a header is wrong."""
+    lengths, which = np.unique(sizes - FRAME_BYTES, return_inverse=True)
+    if int(lengths[-1]) > MAX_PAYLOAD_BYTES:
+        return None
+    table = np.frombuffer(b"".join(map(frame_header, lengths.tolist())), "V12")
+    proofs = np.empty(len(at), [("header", "V12"), ("footer", "V4")])
+    proofs["header"] = np.ndarray((len(data) - 11,), "V12", data, strides=(1,))[at]
+    proofs["footer"] = np.ndarray((len(data) - 3,), "V4", data, strides=(1,))[
+        at + sizes - FOOTER_BYTES
+    ]
+    if proofs["header"].tobytes() != table[which].tobytes():
+        return None
+    return proofs.tobytes()
+
+
+def damaged(error: CorruptFile, path: str, place: int = 0, begin: int = 0) -> SourceError:
+    """Return the error for a damaged file; ``place`` and ``begin`` are where reading began."""
+    return SourceError(
+        error.message,
+        path=path,
+        record_index=place + (error.record_index or 0),
+        offset=begin + (error.offset or 0),
+        hint=_HINT,
+    )
+
+
+# Many frames of plain files at once, proven, to be moved as they are.
+#
+# Frames that lie near each other come with one read, whatever order they are wanted in. Large ones
+# are read each for itself, in three parts: a copy of the payload, which its CRC needs, would cost
+# more than two more reads.
+
+_Int64s = NDArray[np.int64]
+
+_BLOCK_BYTES: Final = 2 << 20  # stays in a cache, and in what the allocator keeps
+_LARGE_BYTES: Final = 1 << 15
+_HOLE_BYTES: Final = 1 << 12  # not wanted, and cheaper to read than another read
+
+_NOTHING: Final = np.zeros(0, np.int64)
+
+
+class FrameSpans(NamedTuple):
+    """Where frames are.
+
+    Attributes:
+        numbers: int64[n]: their files.
+        places: int64[n]: which records they are there.
+        begins: int64[n]: where they begin.
+        ends: int64[n]: where they end.
+    """
+
+    numbers: _Int64s
+    places: _Int64s
+    begins: _Int64s
+    ends: _Int64s
+
+
+class FrameReader:
+    """Reads frames of plain files.
+
+    Args:
+        files: The files.
+        open_files: Those of them that are open.
+    """
+
+    def __init__(self, files: Sequence[RecordFile], open_files: OpenFiles) -> None:
+        self._files = files
+        self._open_files = open_files
+
+    def block(self, spans: FrameSpans) -> FrameBlock:
+        """Return the first of some frames, proven: as many as a block has, and one at least.
+
+        Those behind a frame that is damaged are left for another call.
+
+        Args:
+            spans: Where they are; one at least.
+
+        Raises:
+            SourceError: The first frame is damaged, or a file can not be read.
+        """
+        sizes = spans.ends - spans.begins
+        total = np.cumsum(sizes)
+        count = max(1, int(np.searchsorted(total, _BLOCK_BYTES, side="right")))
+        some = FrameSpans(*(each[:count] for each in spans))
+        if int(total[count - 1]) >= _LARGE_BYTES * count:
+            return self._large(some)
+        sizes = sizes[:count]
+        data, starts = self._read(some)
+        are_proven = all(self._files[number].is_proven for number in set(some.numbers.tolist()))
+        if not are_proven and parse_frames(data, starts, starts + sizes, check=True) is None:
+            count = _num_good(data, starts, starts + sizes)
+            if not count:
+                raise self._damage(some)
+        return FrameBlock([data], starts[:count], sizes[:count])
+
+    def _large(self, spans: FrameSpans) -> FrameBlock:
+        pieces: list[bytes] = []
+        numbers, _, begins, ends = (each.tolist() for each in spans)
+        for number, begin, end in zip(numbers, begins, ends, strict=True):
+            frame = self._opened(number).read_at(begin, end)
+            if len(frame) != end - begin or not is_valid_frame(frame):
+                if not pieces:
+                    raise self._damage(spans)
+                break
+            pieces.append(frame)
+        for number in set(numbers):  # once, as a file that has changed is one for all its frames
+            self._opened(number).check_unchanged()
+        return FrameBlock(pieces, _NOTHING, (spans.ends - spans.begins)[: len(pieces)])
+
+    def _read(self, spans: FrameSpans) -> tuple[bytes, _Int64s]:
+        """Return bytes that hold the frames, and int64[n]: where each begins in them."""
+        order = np.lexsort((spans.begins, spans.numbers))
+        numbers, _, begins, ends = (each[order] for each in spans)
+        near = np.maximum(_HOLE_BYTES, ends[:-1] - begins[:-1])
+        is_new = np.ones(len(order), np.bool_)
+        is_new[1:] = (numbers[1:] != numbers[:-1]) | (begins[1:] - ends[:-1] > near)
+        firsts = np.flatnonzero(is_new)
+        lasts = np.append(firsts[1:], len(order)) - 1
+        run_begins, run_ends = begins[firsts], ends[lasts]
+        runs = zip(numbers[firsts].tolist(), run_begins.tolist(), run_ends.tolist(), strict=True)
+        parts = []
+        for number, begin, end in runs:
+            parts.append(self._opened(number).read(begin, end))
+            if len(parts[-1]) != end - begin:  # the frames behind it would be taken for others
+                raise file_changed(self._files[number].path)
+        run_bytes = run_ends - run_begins
+        shifts = np.cumsum(run_bytes) - run_bytes - run_begins
+        starts = np.empty(len(order), np.int64)
+        starts[order] = begins + shifts[np.cumsum(is_new) - 1]
+        return parts[0] if len(parts) == 1 else b"".join(parts), starts
+
+    def _damage(self, spans: FrameSpans) -> SourceError:
+        """Return what is wrong with the first of some frames."""
+        file = self._opened(int(spans.numbers[0]))
+        return file.damage(int(spans.begins[0]), int(spans.places[0]))
+
+    def _opened(self, number: int) -> RecordFile:
+        file = self._files[number]
+        self._open_files.open(file)
+        return file
+
+
+def _num_good(data: bytes, starts: _Int64s, ends: _Int64s) -> int:
+    """Return how many frames there are in front of the first that is damaged."""
+    good, bad = 0, len(starts)  # so many are good; among so many one is not
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if parse_frames(data, starts[good:middle], ends[good:middle], check=True) is None:
+            bad = middle
+        else:
+            good = middle
+    return good
+
+
+# TFRecord files that are read through: compressed ones, many of them in turn.
+
+
+class Throttled:
+    """A stream that is read in small pieces, as many are open at once."""
+
+    def __init__(self, stream: OpenStream, most_bytes: int) -> None:
+        self._stream = stream
+        self._most_bytes = most_bytes
+
+    def read(self, size: int, /) -> bytes:
+        """Read less than is asked for, where that is much."""
+        return self._stream.read(min(size, self._most_bytes))
+
+
+class PooledFile:
+    """A file that is read on where it stood, and may be closed in between."""
+
+    def __init__(self, pool: FilePool, number: int) -> None:
+        self._pool = pool
+        self._number = number
+        self._at = 0
+
+    def read(self, size: int, /) -> bytes:
+        """Read on."""
+        data = self._pool.file(self._number).read_at(self._at, size)
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, /) -> int:
+        """Go to an offset from the beginning."""
+        self._at = offset
+        return offset
+
+    def seekable(self) -> bool:
+        """Tell that one can go anywhere."""
+        return True
+
+    def tell(self) -> int:
+        """Return the offset."""
+        return self._at
+
+    def close(self) -> None:
+        """Leave it to the pool."""
+
+
+def opened(path: str, file: PooledFile | None) -> OpenStream:
+    """Return a file's content, unpacked; of one in a pool where that is given."""
+    return open_stream(path) if file is None else OpenStream(path, file)
+
+
+def is_plain(path: str) -> bool:
+    """Tell whether a file is not compressed.
+
+    Raises:
+        SourceError: It can not be read.
+    """
+    try:
+        with open_stream(path) as stream:
+            return stream.compression == "none"
+    except OSError as error:
+        raise SourceError(f"can not be read: {error.strerror}", path=path) from error
+
+
+def tail(path: str) -> str:
+    """Return the last 8 bytes in hex: of a compressed file the checksum of its content."""
+    with inputs_for(path).open(path) as file:
+        return file.read_at(max(0, file.stat().st_size - 8), 8).hex()
+
+
 KIND: Final = "tfrecord"
 
 _MAX_OPEN_FILES: Final = 128
 _STREAM_BYTES: Final = 64 << 20  # read ahead of all compressed files together
-_HINT: Final = "`shard-stats` lists all that is wrong with the file"
 
 
 class StreamedRecord(NamedTuple):
@@ -97,14 +490,16 @@ class TFRecordFiles:
         manifest = sets[0].manifest if len(sets) == 1 and sets[0].is_complete else None
         self.manifest: Manifest | None = manifest
         self.summaries: Mapping[str, FeatureSummary] = (
-            learnt_from_json(manifest.schema) if manifest else {}
+            record_stats_from_json(manifest.schema) if manifest else {}
         )
         if manifest is not None and manifest.labels is not None:
             self.labels, self.label = manifest.labels, manifest.labels["feature"]
         self.notes: Sequence[str] = _notes(sets, manifest)
-        self._order: LawPlaces | None = None
+        self._order: AssignedLocations | None = None
         if manifest is not None:
-            self._order = LawPlaces(manifest.num_shards, manifest.gaps, manifest.num_records)
+            self._order = AssignedLocations(
+                manifest.num_shards, manifest.gaps, manifest.num_records
+            )
         self.random_access = self.travels = all(map(is_plain, self.paths))
         self.num_items: int | None = manifest.num_records if manifest else None
         self._offsets = OffsetTable()

@@ -40,7 +40,12 @@ from shardwriter.sources.detection import (
     checked_size,
     is_image_name,
 )
-from shardwriter.storage.inputs import Entry, Stat, inputs_for, split
+from shardwriter.storage import (
+    Entry,
+    Stat,
+    inputs_for,
+    split,
+)
 
 KIND: Final = "voc"
 

@@ -1,7 +1,7 @@
 """``webdataset``: tar files of samples; a sample is a record.
 
 Members that follow each other and agree up to the first dot of their names are a sample, which is
-WebDataset's rule (:mod:`shardwriter.sources.tar_samples`). Its features are ``__key__`` and one for
+WebDataset's rule (:mod:`shardwriter.sources.webdataset`). Its features are ``__key__`` and one for
 each extension. What a feature is follows from the last part of its extension alone: ``cls`` is an
 integer as text, and becomes int64; ``txt`` and ``json`` are strings; names of image files have
 images, and all else is bytes. Nothing is decoded but ``cls``.
@@ -15,29 +15,530 @@ at hand. Where a file is packed, all are streams: read once, front to back.
 
 from __future__ import annotations
 
+import re
 import stat
+import tarfile
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, NoReturn, Protocol
 
-from shardwriter.errors import CorruptFile, SourceError
-from shardwriter.features.feature_types import FeatureType
-from shardwriter.formats.compression import OpenStream
-from shardwriter.images.headers import EXTENSIONS
-from shardwriter.sources.positions import OffsetTable, OpenFiles, file_changed
-from shardwriter.sources.tar_members import StreamedBytes
-from shardwriter.sources.tar_samples import Sample, TarFile, check_size, samples_in
-from shardwriter.storage.file_pool import max_open_files
-from shardwriter.storage.inputs import (
+import numpy as np
+
+from shardwriter.errors import CorruptFile, RecordTooLarge, SourceError
+from shardwriter.formats import EXTENSIONS, MAX_PAYLOAD_BYTES, OpenStream, extend_crc32c
+from shardwriter.schema import FeatureType
+from shardwriter.sources.positions import InputFile, OffsetTable, OpenFiles, file_changed
+from shardwriter.storage import (
     InputChanged,
     absolute,
     common_folder,
     inputs_for,
+    max_open_files,
     open_stream,
+    printable,
     relative,
 )
+
+# Members of a tar archive, one header after the other.
+#
+# ``tarfile`` takes a header that is broken, or cut off, for the end of the archive, and what
+# follows is lost without a word. Here an archive ends at its end marker (a block of zeros) and
+# nowhere else. Single headers are parsed by ``tarfile``: ustar, GNU (long names) and PAX (``path``
+# and ``size``).
+
+_BLOCK: Final = tarfile.BLOCKSIZE
+_ZEROS: Final = bytes(_BLOCK)
+_WINDOW_BYTES: Final = 1 << 14  # read at a time to find headers
+_STREAM_BYTES: Final = 1 << 20
+_MOST_NAME_BYTES: Final = 1 << 20  # of a long name or the attributes of a member
+PACKED: Final = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+"""How files begin that are packed in other ways than with gzip."""
+
+
+class Member(NamedTuple):
+    """What an archive says of a member."""
+
+    name: str
+    kind: Literal["file", "folder", "other"]
+    begin: int  # of its first header
+    data_begin: int
+    num_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Where the next member begins: bytes are filled up to whole blocks."""
+        return self.data_begin + _padded(self.num_bytes)
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // _BLOCK) * _BLOCK
+
+
+class Bytes(Protocol):
+    """Bytes that are read front to back."""
+
+    at: int
+
+    def take(self, num_bytes: int) -> bytes:
+        """Return the next bytes, fewer at the end."""
+
+    def go_to(self, offset: int) -> bool:
+        """Pass over all bytes before ``offset``; False where there are not so many."""
+
+
+class PositionedBytes:
+    """Bytes of a file that can be read by position.
+
+    Args:
+        read: Gives the bytes [begin, end).
+        end: Where they end.
+        at: Where they begin.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], end: int, at: int = 0) -> None:
+        self._read = read
+        self._end = end
+        self.at = at
+        self._window, self._window_begin = b"", at
+
+    def take(self, num_bytes: int) -> bytes:
+        """Return the next bytes, fewer at the end."""
+        end = min(self.at + num_bytes, self._end)
+        if not self._window_begin <= self.at <= end <= self._window_begin + len(self._window):
+            window_end = min(max(end, self.at + _WINDOW_BYTES), self._end)
+            self._window, self._window_begin = self._read(self.at, window_end), self.at
+        begin = self.at - self._window_begin
+        data = self._window[begin : end - self._window_begin]
+        self.at += len(data)
+        return data
+
+    def go_to(self, offset: int) -> bool:
+        """Pass over all bytes before ``offset``; False where there are not so many."""
+        self.at = min(offset, self._end)
+        return offset <= self._end
+
+
+class StreamedBytes:
+    """Bytes of a stream.
+
+    Args:
+        read: Gives up to so many bytes, none at the end.
+    """
+
+    def __init__(self, read: Callable[[int], bytes]) -> None:
+        self._read = read
+        self._ahead = b""
+        self.at = 0
+
+    def take(self, num_bytes: int) -> bytes:
+        """Return the next bytes, fewer at the end."""
+        parts = [self._ahead]
+        missing = num_bytes - len(self._ahead)
+        while missing > 0 and (data := self._read(_STREAM_BYTES)):
+            parts.append(data)
+            missing -= len(data)
+        data = b"".join(parts)
+        self._ahead = data[num_bytes:]
+        self.at += min(num_bytes, len(data))
+        return data[:num_bytes]
+
+    def go_to(self, offset: int) -> bool:
+        """Pass over all bytes before ``offset``; False where there are not so many."""
+        while self.at < offset:
+            if not self.take(min(offset - self.at, _STREAM_BYTES)):
+                return False
+        return True
+
+
+def walk(data: Bytes, path: str, *, is_part: bool = False) -> Iterator[Member]:
+    """Yield every member; its bytes may be taken then, or left.
+
+    Args:
+        data: The archive.
+        path: Its name, for errors.
+        is_part: Whether these are a few members out of an archive, with no end marker.
+
+    Raises:
+        SourceError: This is no archive, it is damaged or cut off, or has what is not supported.
+    """
+    attributes: dict[str, str] = {}
+    begin = data.at
+    while True:
+        at = data.at
+        block = data.take(_BLOCK)
+        if is_part and not block:
+            return
+        if block == _ZEROS:
+            _check_end(data, path)
+            return
+        header = _header(block, at, path)
+        if header.type in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE):
+            text = _attribute_bytes(data, header, path, at)
+            if header.type == tarfile.GNUTYPE_LONGNAME:
+                attributes["path"] = text.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+            elif header.type == tarfile.XHDTYPE:
+                attributes.update(_pax(text, path, at))
+            elif {"path", "size"} & _pax(text, path, at).keys():
+                _fail("one name or size is given to all members (a global PAX header)", path, at)
+            if not data.go_to(at + _BLOCK + _padded(header.size)):
+                raise _cut(path, data.at)
+            continue
+        if header.type == tarfile.GNUTYPE_LONGLINK:
+            if not data.go_to(at + _BLOCK + _padded(header.size)):
+                raise _cut(path, data.at)
+            continue
+        if header.type == tarfile.GNUTYPE_SPARSE or any("GNU.sparse" in key for key in attributes):
+            _fail(
+                f"{printable(header.name)!r} is stored as a sparse file",
+                path,
+                at,
+                "make the tar without --sparse",
+            )
+        name = attributes.get("path", header.name)
+        num_bytes = _size(attributes, header, path, at)
+        # Only files have data; links and folders may have a size that says nothing.
+        stored_bytes = num_bytes if header.isreg() or not _is_known(header) else 0
+        kind: Literal["file", "folder", "other"] = "folder" if header.isdir() else "other"
+        member = Member(name, "file" if header.isreg() else kind, begin, data.at, stored_bytes)
+        yield member
+        if not data.go_to(member.end):
+            raise _cut(path, data.at)
+        attributes, begin = {}, member.end
+
+
+def _header(block: bytes, at: int, path: str) -> tarfile.TarInfo:
+    if not block and at:
+        raise SourceError(
+            "the tar has no end marker: it is cut off",
+            path=path,
+            offset=at,
+            hint="get it again; if nothing is missing, `truncate -s +1024` adds the marker",
+        )
+    if len(block) < _BLOCK and at:
+        raise _cut(path, at + len(block))
+    try:
+        header = _plain(block) or tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError as error:
+        if at:
+            _fail(f"the header of a member is damaged ({error})", path, at)
+        packed = [name for magic, name in PACKED.items() if block.startswith(magic)]
+        raise SourceError(
+            f"this is packed with {packed[0]}" if packed else f"this is no tar file ({error})",
+            path=path,
+            offset=0,
+            hint="tar files are read plain or packed with gzip" if packed else None,
+        ) from None
+    if header.size < 0:
+        _fail("a member has a size below 0", path, at)
+    return header
+
+
+def _plain(block: bytes) -> tarfile.TarInfo | None:
+    """Return the header of an ordinary file with a short name; None for ``tarfile`` to judge.
+
+    Most headers are such, and ``tarfile`` takes four times as long.
+    """
+    if len(block) < _BLOCK:
+        return None
+    # A number ends at the first NUL, also where that stands in front.
+    check, size = (
+        field.partition(b"\0")[0].strip(b" ") for field in (block[148:156], block[124:136])
+    )
+    if block[156:157] != tarfile.REGTYPE or block[257:262] != b"ustar" or block[345]:
+        return None
+    if not (check.isdigit() and size.isdigit()) or b"8" in check + size or b"9" in check + size:
+        return None
+    # The sum is that of the header with blanks in place of the sum.
+    if int(check, 8) != sum(block) - sum(block[148:156]) + 8 * 0x20:
+        return None
+    header = tarfile.TarInfo(block[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape"))
+    header.size = int(size, 8)
+    return header
+
+
+def _is_known(header: tarfile.TarInfo) -> bool:
+    return header.type in tarfile.SUPPORTED_TYPES
+
+
+def _attribute_bytes(data: Bytes, header: tarfile.TarInfo, path: str, at: int) -> bytes:
+    if header.size > _MOST_NAME_BYTES:
+        _fail(f"a name or the attributes of a member take {header.size:,} bytes", path, at)
+    text = data.take(header.size)
+    if len(text) < header.size:
+        raise _cut(path, data.at)
+    return text
+
+
+def _pax(text: bytes, path: str, at: int) -> dict[str, str]:
+    """Parse lines of ``<length> <key>=<value>``, each of which has the length that it says."""
+    found: dict[str, str] = {}
+    begin = 0
+    while begin < len(text) and text[begin]:
+        length, space, _ = text[begin : begin + 20].partition(b" ")
+        end = begin + int(length) if length.isdigit() else 0
+        line = text[begin + len(length) + 1 : end]
+        key, equals, value = line.partition(b"=")
+        if not (space and equals and end <= len(text) and line.endswith(b"\n")):
+            _fail("the attributes of a member (PAX) are damaged", path, at)
+        found[key.decode("utf-8", "replace")] = value[:-1].decode("utf-8", "surrogateescape")
+        begin = end
+    return found
+
+
+def _size(attributes: dict[str, str], header: tarfile.TarInfo, path: str, at: int) -> int:
+    size = attributes.get("size")
+    if size is None:
+        return header.size
+    if not (size.isascii() and size.isdigit() and len(size) < 20):
+        _fail(f"a member has the size {printable(size)!r}", path, at)
+    return int(size)
+
+
+def _check_end(data: Bytes, path: str) -> None:
+    while True:
+        at = data.at
+        rest = data.take(_WINDOW_BYTES)
+        if not rest:
+            return
+        if rest.strip(b"\0"):
+            begin = at + len(rest) - len(rest.lstrip(b"\0"))
+            _fail(
+                "the tar goes on behind its end marker, as if several were joined",
+                path,
+                begin,
+                "take it apart (`tar -xif`), and make one tar of the files",
+            )
+
+
+def cut_member(name: str, path: str, at: int) -> SourceError:
+    """Return the error for an archive that ends inside of a member's bytes."""
+    return SourceError(
+        f"the tar is cut off: it ends inside of {printable(name)!r}",
+        path=path,
+        offset=at,
+        hint="get it again, or make it again",
+    )
+
+
+def _cut(path: str, at: int) -> SourceError:
+    return SourceError(
+        "the tar is cut off", path=path, offset=at, hint="get it again, or make it again"
+    )
+
+
+def _fail(message: str, path: str, at: int, hint: str | None = None) -> NoReturn:
+    raise SourceError(message, path=path, offset=at, hint=hint or "get it again, or make it again")
+
+
+# Samples of a tar archive: neighbouring members whose names agree up to the first dot.
+#
+# The rule is WebDataset's: the key is the path up to the first dot of the last name, the rest is
+# the extension, in lower case.
+
+_BATCH: Final = 1 << 16
+_META: Final = re.compile(r"__[^/]*__($|/)")  # WebDataset's own members
+
+
+class Sample(NamedTuple):
+    """One sample: extensions and bytes in the order of the archive."""
+
+    key: str
+    members: tuple[tuple[str, bytes], ...]
+    num_bytes: int  # of all members; where these are too many, the members are left out
+
+
+class Grouping:
+    """Tells which members begin a sample, go on with it, or are none.
+
+    Attributes:
+        skipped: How many members were left out, by what they are.
+        key: Of the sample at hand.
+        extension: Of the member that was seen last.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: set[int] = set()  # hashes: keys of a large archive would take much memory
+        self.skipped: Counter[str] = Counter()
+        self.key: str | None = None
+        self.extension = ""
+
+    def begins(self, member: Member) -> bool | None:
+        """Return whether the member begins a sample; None where it is left out.
+
+        Raises:
+            SourceError: Its key was that of an earlier sample, or is not UTF-8.
+        """
+        reason, key, extension = _parse(member)
+        if reason:
+            self.skipped[reason] += 1
+            return None
+        self.extension = extension
+        if key == self.key:
+            return False
+        try:
+            member.name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise SourceError(
+                f"the name of the member {member.name!a} is not UTF-8",
+                path=self._path,
+                offset=member.begin,
+                hint="rename it and make the tar again",
+            ) from None
+        if hash(key) in self._seen:
+            raise SourceError(
+                f"the key {key!r} comes back after other samples, in {member.name!r}",
+                path=self._path,
+                offset=member.begin,
+                hint="members of one sample follow each other: tar --sort=name makes it so",
+            )
+        self._seen.add(hash(key))
+        self.key = key
+        return True
+
+
+def _parse(member: Member) -> tuple[str, str, str]:
+    """Return why a member is left out, or its key and extension."""
+    if member.kind != "file":
+        return "folders" if member.kind == "folder" else "links and devices", "", ""
+    folder, slash, name = member.name.rpartition("/")
+    base, _, extension = name.partition(".")
+    if _META.match(member.name):
+        return "members of WebDataset's own (__...__)", "", ""
+    if name.startswith("."):
+        return "hidden files", "", ""
+    if not extension:
+        return "files without an extension", "", ""
+    return "", folder + slash + base, extension.lower()
+
+
+def samples_in(data: Bytes, path: str, *, is_part: bool = False) -> Iterator[Sample]:
+    """Yield every sample with its bytes.
+
+    Raises:
+        SourceError: The archive is damaged, or a key comes back.
+    """
+    grouping = Grouping(path)
+    key: str | None = None
+    members: list[tuple[str, bytes]] = []
+    num_bytes = 0
+    for member in walk(data, path, is_part=is_part):
+        begins = grouping.begins(member)
+        if begins is None:
+            continue
+        if begins:
+            if key is not None:
+                yield Sample(key, tuple(members), num_bytes)
+            key, members, num_bytes = grouping.key, [], 0
+        num_bytes += member.num_bytes
+        if num_bytes > MAX_PAYLOAD_BYTES:
+            members.clear()
+            continue
+        content = data.take(member.num_bytes)
+        if len(content) < member.num_bytes:
+            raise cut_member(member.name, path, data.at)
+        members.append((grouping.extension, content))
+    if key is not None:
+        yield Sample(key, tuple(members), num_bytes)
+
+
+class TarFile(InputFile):
+    """One plain tar file, read by position: the members of a sample are one run of bytes.
+
+    Attributes:
+        num_samples: Its samples, once it was scanned.
+        file_bytes: Its size.
+        crc32c: Of the names and sizes of all members of samples.
+        extensions: Those that there are, in order of their first member.
+        skipped: How many members were left out, by what they are.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, None)
+        self.num_samples = 0
+        self.file_bytes = 0
+        self.crc32c = 0
+        self.extensions: dict[str, None] = {}
+        self.skipped: Counter[str] = Counter()
+
+    def scan(self, offsets: OffsetTable) -> None:
+        """Go from header to header, and note where every sample begins and the last one ends.
+
+        Raises:
+            SourceError: The archive is damaged or cut off, or a key comes back.
+        """
+        self.file_bytes = self.num_bytes
+        grouping = Grouping(self.path)
+        starts: list[int] = []
+        lines: list[str] = []
+        end = 0
+        for member in walk(PositionedBytes(self.read, self.file_bytes), self.path):
+            if member.data_begin + member.num_bytes > self.file_bytes:
+                raise cut_member(member.name, self.path, self.file_bytes)
+            begins = grouping.begins(member)
+            if begins is None:
+                continue
+            if begins:
+                starts.append(member.begin)
+            end = member.end
+            self.extensions.setdefault(grouping.extension)
+            lines.append(f"{member.name}\0{member.num_bytes}\n")
+            if len(lines) >= _BATCH:
+                self._add(offsets, starts, lines)
+                starts, lines = [], []
+        self._add(offsets, starts, lines)
+        self.check_unchanged()
+        offsets.add(np.array([end], np.int64))
+        self.skipped = grouping.skipped
+
+    def _add(self, offsets: OffsetTable, starts: list[int], lines: list[str]) -> None:
+        offsets.add(np.array(starts, np.int64))
+        self.num_samples += len(starts)
+        self.crc32c = extend_crc32c(self.crc32c, "".join(lines).encode("utf-8"))
+
+    def key(self, begin: int) -> str:
+        """Return the key of the sample that begins at an offset."""
+        data = PositionedBytes(self.read, self.file_bytes, begin)
+        grouping = Grouping(self.path)
+        grouping.begins(next(walk(data, self.path)))
+        assert grouping.key is not None
+        return grouping.key
+
+    def sample(self, begin: int, end: int) -> Sample:
+        """Read the sample in [begin, end).
+
+        Raises:
+            SourceError: It can not be read.
+            SourceChanged: The file is not what it was when it was scanned.
+        """
+        check_size(end - begin, self.path, begin)
+        span = self.read(begin, end)
+        if len(span) != end - begin:
+            raise file_changed(self.path)
+        return next(
+            samples_in(
+                PositionedBytes(lambda first, last: span[first:last], len(span)),
+                self.path,
+                is_part=True,
+            )
+        )
+
+
+def check_size(num_bytes: int, path: str, offset: int | None = None) -> None:
+    """Refuse a sample that no record can hold.
+
+    Raises:
+        RecordTooLarge: It is one.
+    """
+    if num_bytes > MAX_PAYLOAD_BYTES:
+        raise RecordTooLarge(
+            f"the sample has {num_bytes:,} bytes, and a record less than 2 GiB",
+            path=path,
+            offset=offset,
+        )
+
 
 KIND: Final = "webdataset"
 ENDINGS: Final = (".tar", ".tar.gz", ".tgz")

@@ -1,7 +1,7 @@
 """Where inputs lie: the one seam between sources and a place that files are read from.
 
 A path is read by the local file system, as it always was. Anything with ``scheme://`` in front is a
-URL and is read through Beam (:mod:`shardwriter.storage.beam_inputs`). What a place says of a file
+URL and is read through Beam (:mod:`shardwriter.storage.beam`). What a place says of a file
 looks alike: what ``os.stat`` calls the time of the last change is for an object whatever its store
 tells of changes, and is only ever compared.
 
@@ -20,9 +20,8 @@ import posixpath
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from shardwriter.dataset.naming import URL, is_url
-from shardwriter.formats import compression
-from shardwriter.formats.compression import OpenStream
+from shardwriter.dataset import URL, is_url
+from shardwriter.formats import OpenStream, compression
 
 
 class InputChanged(OSError):
@@ -275,7 +274,7 @@ def inputs_for(path: str) -> Inputs:
     """Return the place that a path or URL lies in."""
     if not is_url(path):
         return LOCAL
-    from shardwriter.storage.beam_inputs import BeamInputs
+    from shardwriter.storage.beam import BeamInputs
 
     return BeamInputs()
 

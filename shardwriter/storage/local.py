@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final
 
 from shardwriter.errors import OutOfMemory, StorageError
-from shardwriter.formats.cursor import MEMORY_HINT
+from shardwriter.formats import MEMORY_HINT
 
 # For sources, journals, the lock, and whatever the program has open: so many, and up to as many
 # more as a source of many files may have open.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from shardwriter.errors import MissingExtra, StorageError
-from shardwriter.formats.tfrecord import TFRecordWriter, Written
+from shardwriter.formats import TFRecordWriter, Written
 
 
 class _Nowhere:

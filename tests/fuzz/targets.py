@@ -37,15 +37,13 @@ from shardwriter.dataset.index import Index
 from shardwriter.dataset.manifest import parse_manifest
 from shardwriter.dataset.naming import parse_output, parse_shard_file, pattern_from_template
 from shardwriter.errors import ShardwriterError
-from shardwriter.features.schema_text import parse_schema_option
 from shardwriter.formats.crc32c import crc32c, masked_crc32c
+from shardwriter.formats.media import encode_png, read_header, read_wav_header
 from shardwriter.formats.tfrecord import frame
 from shardwriter.formats.tfrecord_reader import read_frames
-from shardwriter.formats.wav import read_wav_header
-from shardwriter.images.headers import read_header
-from shardwriter.images.plain_png import encode_png
-from shardwriter.inspection.gates.baseline import compare, load_baseline
-from shardwriter.sources.indices_file import read_indices
+from shardwriter.inspect.baseline import compare, load_baseline
+from shardwriter.schema.feature_types import parse_schema_option
+from shardwriter.sources.numpy import read_indices
 from shardwriter.storage.local import LocalStorage
 
 MAX_BYTES: Final = 1 << 29

@@ -28,9 +28,9 @@ from datasets import (
 
 import shardwriter as sw
 from shardwriter.errors import CallableError, FeatureError, OptionError, SourceError
-from shardwriter.options import RunOptions
 from shardwriter.sources.find import open_source
 from shardwriter.sources.huggingface import HuggingFaceTable
+from shardwriter.writing.options import RunOptions
 
 datasets.disable_progress_bars()
 
@@ -175,8 +175,7 @@ def test_a_table_in_memory_is_mapped_by_workers_and_not_copied_into_each(tmp_pat
     data = Dataset.from_dict({"x": [np.full(1000, i, np.int64) for i in range(10_000)]})
     assert data.data.nbytes > 64 << 20
     source = HuggingFaceTable(data)
-    from shardwriter.engines.parcel import pack
-    from shardwriter.engines.unparcel import unpack
+    from shardwriter.writing.messages import pack, unpack
 
     parcel, descriptors = pack(source, 1 << 20)
     again = unpack(parcel, [os.dup(number) for number in descriptors])

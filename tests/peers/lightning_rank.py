@@ -13,7 +13,7 @@ import warnings
 import lightning as L
 import torch
 
-from shardwriter.readers.torch import ShardLoader
+from shardwriter.reading.torch import ShardLoader
 
 warnings.filterwarnings("ignore")
 path, told, world, resume, keep, kill_step = sys.argv[1:]

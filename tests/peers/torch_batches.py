@@ -12,7 +12,7 @@ from torch_sets import quiet
 
 import shardwriter as sw
 from shardwriter.errors import FeatureError, OptionError
-from shardwriter.readers.torch import ShardLoader
+from shardwriter.reading.torch import ShardLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 quiet()

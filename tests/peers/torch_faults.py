@@ -17,7 +17,6 @@ import torch
 from processes import children, until
 from torch_sets import N, ids, quiet, shared_memory, write
 
-from shardwriter.engines.failures import RemoteTraceback
 from shardwriter.errors import (
     CallableError,
     CorruptFile,
@@ -26,8 +25,9 @@ from shardwriter.errors import (
     RunError,
     WorkerDied,
 )
-from shardwriter.readers.opening import open_dataset
-from shardwriter.readers.torch import IterableShards, ShardLoader
+from shardwriter.reading.opening import open_dataset
+from shardwriter.reading.torch import IterableShards, ShardLoader
+from shardwriter.writing.messages import RemoteTraceback
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 quiet()

@@ -18,8 +18,8 @@ from torch_sets import N, ids, quiet, shared_memory, write
 
 import shardwriter
 from shardwriter.errors import FeatureError, OptionError, UnequalSteps
-from shardwriter.readers.opening import open_dataset
-from shardwriter.readers.torch import IterableShards, MapShards, ShardLoader
+from shardwriter.reading.opening import open_dataset
+from shardwriter.reading.torch import IterableShards, MapShards, ShardLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 quiet()
@@ -406,7 +406,7 @@ def test_the_rank_is_found_when_it_reads_and_told_once(path, monkeypatch, caplog
     loader = ShardLoader(path, 4, uneven="wrap")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with caplog.at_level("INFO", "shardwriter.readers"):
+    with caplog.at_level("INFO", "shardwriter.reading"):
         for _ in range(2):
             assert ids(loader) == [*range(1, N, 2), 0]
     (record,) = caplog.records

@@ -16,7 +16,7 @@ import torch
 from torch_sets import N, write
 
 from shardwriter.dataset.permutation import Permutation
-from shardwriter.readers.torch import ShardLoader
+from shardwriter.reading.torch import ShardLoader
 
 L = pytest.importorskip("lightning", reason="Lightning is not installed")
 SCRIPT = Path(__file__).parent / "lightning_rank.py"

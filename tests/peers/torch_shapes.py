@@ -9,7 +9,7 @@ from torch_sets import quiet
 
 import shardwriter as sw
 from shardwriter.errors import OptionError
-from shardwriter.readers.torch import ShardLoader
+from shardwriter.reading.torch import ShardLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 quiet()

@@ -26,9 +26,9 @@ from torch.utils.data import (
 )
 
 import shardwriter as sw
-from shardwriter.engines.parcel import ItemPacker
 from shardwriter.errors import CallableError, FeatureError, OptionError, SourceError
 from shardwriter.sources.find import open_source
+from shardwriter.writing.messages import ItemPacker
 
 N = 37
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from torch_sets import N, ids, quiet, write
 
 from shardwriter.errors import WorkerDied
-from shardwriter.readers.torch import IterableShards, ShardLoader
+from shardwriter.reading.torch import IterableShards, ShardLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 quiet()

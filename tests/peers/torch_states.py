@@ -9,7 +9,7 @@ import pytest
 from torch_sets import N, ids, quiet, write
 
 from shardwriter.errors import OptionError, RunChanged
-from shardwriter.readers.torch import IterableShards, ShardLoader
+from shardwriter.reading.torch import IterableShards, ShardLoader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

@@ -1,1 +1,0 @@
-"""``tf.train.Example`` and ``SequenceExample``, from values to the wire and back."""

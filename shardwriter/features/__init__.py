@@ -1,1 +1,0 @@
-"""What the features of a dataset are: types, schema, labels, and the way back to them."""

@@ -1,1 +1,0 @@
-"""Reading files through: every frame proven, and the good ones behind a break found again."""

@@ -1,1 +1,0 @@
-"""From items to records: which items, in which order, and what becomes of each."""

@@ -1,1 +1,0 @@
-"""Readers: datasets as Python, torch and TensorFlow want them."""

@@ -1,0 +1,10 @@
+from .find import WantedValue as WantedValue
+from .find import find_records as find_records
+from .known_schema import KnownSchema as KnownSchema
+from .known_schema import read_schema as read_schema
+from .pictures import Sample as Sample
+from .pictures import sample_pictures as sample_pictures
+from .pictures import save_pictures as save_pictures
+from .show import ShownRecord as ShownRecord
+from .show import num_records as num_records
+from .show import read_some as read_some

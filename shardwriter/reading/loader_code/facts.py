@@ -1,0 +1,434 @@
+"""What loader code has to know of a dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from shardwriter.dataset import is_url
+from shardwriter.errors import ManifestError, SourceError
+from shardwriter.formats import Compression
+from shardwriter.reading.known_schema import LOOKED_AT, check_example, schema_of
+from shardwriter.reading.opening import open_dataset
+from shardwriter.reading.record_files import files_of
+from shardwriter.schema import FeatureSummary, FeatureType, Shape, shape_feature_names
+from shardwriter.sources import ShardSet, find_one
+
+MASK_WORDS: Final = ("segmentation", "mask", "annotation", "label")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A feature, as loader code sees it.
+
+    Attributes:
+        name: Of the feature.
+        type: Its type, which has a kind.
+        num_absent: Records that were counted and do not have it.
+        num_unset: Records in which it is there without a value.
+        vocabulary: Names of its values, where it is a class.
+        sizes_in: The feature that holds the shape of each record's value; None where the number of
+            values tells it. Our own readers keep that feature to themselves.
+        is_sampled: Whether only some of the records were read, so that others may lack it.
+    """
+
+    name: str
+    type: FeatureType
+    num_absent: int
+    num_unset: int
+    vocabulary: tuple[str, ...] = ()
+    sizes_in: str | None = None
+    is_sampled: bool = False
+
+    @property
+    def shape(self) -> Shape | None:
+        """Of a value; None where nothing is known of it."""
+        return self.type.shape
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether a value is one number or text."""
+        return self.shape == ()
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all values have the same shape, none of whose sizes is 0."""
+        return self.shape is not None and None not in self.shape and 0 not in self.shape
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether some records have no value of it, or may have none."""
+        return self.is_sampled or self.num_missing > 0
+
+    @property
+    def num_missing(self) -> int:
+        """Records that were counted and have no value of it."""
+        return self.num_absent + self.num_unset
+
+    @property
+    def is_number(self) -> bool:
+        """Whether values are numbers, and not bytes; raw ones are numbers in bytes."""
+        return self.type.kind != "bytes" or self.is_raw
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether an array's bytes are in it."""
+        return self.type.encoding == "raw" and self.type.dtype not in (None, "bytes", "string")
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether every record has one image file in it, so that it can be decoded."""
+        return self.type.encoding == "image" and self.is_scalar and not self.num_missing
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether, by its name, the pixels of a picture are classes and not colours."""
+        words = self.name.lower()
+        return self.is_picture and any(word in words for word in MASK_WORDS)
+
+    @property
+    def varies_first(self) -> bool:
+        """Whether values are lists of numbers, of any length, which can be padded."""
+        shape = (None,) if self.shape is None else self.shape
+        return self.is_number and shape[:1] == (None,) and None not in shape[1:]
+
+    @property
+    def is_always_empty(self) -> bool:
+        """Whether the shape leaves no room for a value."""
+        return self.shape is not None and None not in self.shape and 0 in self.shape
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A dataset, as loader code sees it.
+
+    Attributes:
+        path: As it was given.
+        files: Its shards, in order, below the folder that the path was given in.
+        numbered: What is before and behind the number of a shard, and how many digits it has; None
+            where the files are to be listed.
+        compression: Of all of them.
+        num_records: In all of them.
+        is_regular: Whether one record of each shard in turn is the source order.
+        fields: The features, by name; those that never have a value are left out, and so are those
+            that hold the shapes of others.
+        never_set: The names of those.
+        num_counted: Records that the features are those of.
+        is_told: Whether a manifest tells types and shapes.
+    """
+
+    path: str
+    files: tuple[str, ...]
+    numbered: tuple[str, str, int] | None
+    compression: Compression
+    num_records: int
+    is_regular: bool
+    fields: tuple[Field, ...]
+    never_set: tuple[str, ...]
+    num_counted: int
+    is_told: bool
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether types come from the first records only, and not from all or from a manifest."""
+        return not self.is_told and self.num_counted < self.num_records
+
+    @property
+    def pictures(self) -> list[Field]:
+        """Features that are decoded."""
+        return [field for field in self.fields if field.is_picture]
+
+
+def find_facts(
+    path: str | os.PathLike[str],
+    *,
+    num_records: int = LOOKED_AT,
+    notify: Callable[[str], None] | None = None,
+) -> Facts:
+    """Find out what loader code has to know.
+
+    Args:
+        path: The dataset; see `shardwriter.open`.
+        num_records: Records to look at where no manifest tells the types.
+        notify: Told of what is worth knowing.
+
+    Raises:
+        SourceError: There is nothing to read.
+        DataError: The dataset is not whole, its records are no Examples, or its manifest has what
+            no manifest has.
+    """
+    path = os.fspath(path)
+    data = open_dataset(path, decode=False, notify=notify)
+    if data.feature_lists is not None:
+        raise SourceError(
+            "its records are SequenceExamples, and code is printed for Examples",
+            path=path,
+            hint="sw.open, ShardLoader and tf_dataset read them by their schema",
+        )
+    known = schema_of(data, num_records)
+    if len(data):
+        try:
+            check_example(data[0])
+        except SourceError as error:
+            error.path, error.record_index = data.place(0).path, 0
+            raise
+    sizes_in = shape_feature_names({name: s.type for name, s in known.features.items()})
+    is_sampled = not known.is_told and known.num_counted < known.num_records
+    fields = tuple(
+        replace(_field(name, summary, known.num_counted, sizes_in.get(name)), is_sampled=is_sampled)
+        for name, summary in sorted(known.features.items())
+        if summary.type.kind is not None and name not in sizes_in.values()
+    )
+    if not fields:
+        raise SourceError(
+            "its records have no features to write code for"
+            if len(data)
+            else "there are no records, so there is nothing to write code for",
+            path=path,
+            hint="`shardwriter show` prints what is there",
+        )
+    shard_set = find_one(path)
+    shards = tuple(map(os.path.normpath, (p for _, p in shard_set.shards)))
+    if is_url(path):
+        shards = tuple(p for _, p in shard_set.shards)
+    files = files_of(data)
+    return Facts(
+        path,
+        shards,
+        _numbered(shard_set, shards),
+        files.compression,
+        len(data),
+        files.is_regular,
+        fields,
+        tuple(sorted(n for n, s in known.features.items() if s.type.kind is None)),
+        known.num_counted,
+        known.is_told,
+    )
+
+
+def _field(name: str, summary: FeatureSummary, num_counted: int, sizes_in: str | None) -> Field:
+    """Return a feature, when nothing in its entry could be taken for code.
+
+    Raises:
+        ManifestError: The entry has what no type has.
+    """
+    found = summary.type
+    shape = found.shape or ()
+    vocabulary = tuple(summary.vocabulary or ())
+    if (
+        found.kind not in ("int64", "float", "bytes")
+        or not _is_dtype(found)
+        or not all(n is None or type(n) is int for n in shape)
+        or not all(isinstance(word, str) for word in vocabulary)
+    ):
+        raise ManifestError(
+            f"its entry in the schema is no type that code can be written for: {found}",
+            feature=name,
+            hint="`shardwriter verify` says whether the manifest is as it was written",
+        )
+    num_absent = max(0, num_counted - summary.present)
+    return Field(name, found, num_absent, summary.unset, vocabulary, sizes_in)
+
+
+def _is_dtype(found: FeatureType) -> bool:
+    if found.dtype is None or (found.kind == "bytes" and found.dtype in ("bytes", "string")):
+        return True
+    try:
+        return np.dtype(found.dtype).name == found.dtype and found.dtype.isidentifier()
+    except (TypeError, ValueError):
+        return False
+
+
+def _numbered(shard_set: ShardSet, paths: Sequence[str]) -> tuple[str, str, int] | None:
+    """Split the names of a complete set around the number that tells its shards apart."""
+    pattern = shard_set.pattern
+    if pattern is None or not shard_set.is_complete or len(paths) < 2:
+        return None
+    prefix = os.path.join(os.path.dirname(paths[0]), f"{pattern.stem}-")
+    suffix_bytes = len(pattern.template) - len(pattern.stem) - len("-{shard}")
+    suffix = paths[0][len(paths[0]) - suffix_bytes :]
+    width = len(paths[0]) - len(prefix) - len(suffix)
+    made = [f"{prefix}{number:0{width}d}{suffix}" for number in range(len(paths))]
+    return (prefix, suffix, width) if made == list(paths) else None
+
+
+# Python source: names and paths quoted, long lines broken as formatters break them.
+
+WIDTH: Final = 88  # what black and ruff have by default
+_INDENT: Final = "    "
+
+
+def quoted(text: str) -> str:
+    """Return a text as a literal on one line, whatever is in it.
+
+    What can not be printed is escaped, so nothing of it ends the literal or the line.
+    """
+    literal = repr(text)
+    if literal[0] == "'" and '"' not in text:
+        return f'"{literal[1:-1]}"'
+    if '"' in text and text.count('"') <= text.count("'"):
+        body = literal[1:-1].replace("\\'", "'").replace('"', '\\"')
+        return f'"{body}"'
+    return literal
+
+
+def literal(value: Any) -> str:
+    """Return numbers, texts and lists of them as source; a float that is none as ``float("nan")``.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, bytes):
+        return repr(value) if b'"' in value else f'b"{repr(value)[2:-1]}"'
+    if isinstance(value, bool) or value is None or isinstance(value, int):
+        return repr(value)
+    if isinstance(value, float):
+        is_finite = value == value and abs(value) != float("inf")
+        return repr(value) if is_finite else f'float("{value}")'
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(map(literal, value))
+        if isinstance(value, list):
+            return f"[{inner}]"
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    raise TypeError(f"{type(value).__name__} has no literal")
+
+
+def call(head: str, parts: Sequence[str], tail: str = ")", indent: int = 0) -> list[str]:
+    """Return the lines of a call: in one, else its arguments in one, else one a line.
+
+    Args:
+        head: All up to the opening bracket, with it.
+        parts: The arguments.
+        tail: The closing bracket, and what is behind it.
+        indent: Levels of the first line.
+    """
+    lines = _in_one(head, parts, tail, indent)
+    if lines is not None:
+        return lines
+    inner = _INDENT * (indent + 1) + ", ".join(parts)
+    if len(inner) <= WIDTH:
+        return [_INDENT * indent + head, inner, _INDENT * indent + tail]
+    return _exploded(head, parts, tail, indent)
+
+
+def collection(head: str, parts: Sequence[str], tail: str, indent: int = 0) -> list[str]:
+    """Return the lines of a list, a dict or a tuple: in one, else one item a line."""
+    lines = _in_one(head, parts, tail, indent)
+    return _exploded(head, parts, tail, indent) if lines is None else lines
+
+
+def entries(head: str, groups: Sequence[Sequence[str]], tail: str, indent: int = 0) -> list[str]:
+    """Return a dict whose entries are lines that stand as they are, one or more each."""
+    inner = [_INDENT * (indent + 1) + line for group in groups for line in group]
+    return [_INDENT * indent + head, *inner, _INDENT * indent + tail]
+
+
+def _in_one(head: str, parts: Sequence[str], tail: str, indent: int) -> list[str] | None:
+    one = _INDENT * indent + head + ", ".join(parts) + tail
+    return [one] if len(one) <= WIDTH else None
+
+
+def _exploded(head: str, parts: Sequence[str], tail: str, indent: int) -> list[str]:
+    inner = [f"{_INDENT * (indent + 1)}{part}," for part in parts]
+    return [_INDENT * indent + head, *inner, _INDENT * indent + tail]
+
+
+def comment(text: str, indent: int = 0) -> list[str]:
+    """Return a comment, folded at spaces; its text is one line, and is made printable.
+
+    A name in it stands there as `quoted` has it.
+    """
+    room = WIDTH - len(_INDENT * indent) - 2
+    lines = [""]
+    for word in text.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > room:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    return [f"{_INDENT * indent}# {line}" for line in lines]
+
+
+# What the programs for all frameworks begin with.
+
+MAX_CLASSES = 200  # whose names are printed
+IMAGE_SIZE = "IMAGE_SIZE = (224, 224)  # height and width that pictures are resized to"
+
+
+def opening(facts: Facts, reader: str, needs: str, *, has_defaults: bool = True) -> list[str]:
+    """Return the comment at the top: what is read, with what, and what is not known.
+
+    Args:
+        facts: The dataset.
+        reader: What reads it.
+        needs: What has to be installed.
+        has_defaults: Whether the program has a value for a feature that a record lacks.
+    """
+    records = "1 record" if facts.num_records == 1 else f"{facts.num_records:,} records"
+    shards = "1 shard" if len(facts.files) == 1 else f"{len(facts.files):,} shards"
+    packed = "" if facts.compression == "none" else f" {facts.compression}"
+    shards = shards.replace(" ", f"{packed} ", 1)
+    lines = comment(f"Reads {quoted(facts.path)} with {reader}: {records} in {shards}.")
+    lines += comment(f"Needs {needs}.")
+    if not facts.is_told:
+        lines += comment(_where_types_come_from(facts, has_defaults))
+    for name in facts.never_set:
+        lines += comment(f"{quoted(name)} is left out: no record has a value of it.")
+    return lines
+
+
+def _where_types_come_from(facts: Facts, has_defaults: bool) -> str:
+    if not facts.is_sample:
+        return "No manifest tells types and shapes: they are those of all of its records."
+    then = "it gets a default" if has_defaults else "the reader fails, or reads 0 for a number"
+    return (
+        f"No manifest tells types and shapes. Only the first {facts.num_counted:,} records were "
+        f"read to find them: where a later record lacks a feature, {then}; features that only "
+        f"later records have are left out. --records {facts.num_records} reads all of them."
+    )
+
+
+def files(facts: Facts) -> list[str]:
+    """Return ``FILES = ...``: all shards in their order, and no others that lie beside them."""
+    lines = comment("Seen from the folder in which this runs. Their order is that of the shards.")
+    if facts.numbered is None:
+        return lines + collection("FILES = [", list(map(quoted, facts.files)), "]")
+    prefix, suffix, width = facts.numbered
+    # In an f-string braces are doubled; the number is put in between.
+    name = quoted(_doubled(prefix) + f"{{i:0{width}d}}" + _doubled(suffix))
+    listed = f"f{name} for i in range({len(facts.files)})"
+    if len(listed) + len("FILES = []") <= 88:
+        return [*lines, f"FILES = [{listed}]"]
+    if len(listed) + 4 <= 88:
+        return [*lines, "FILES = [", f"    {listed}", "]"]
+    return [*lines, "FILES = [", f"    f{name}", f"    for i in range({len(facts.files)})", "]"]
+
+
+def _doubled(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def class_names(fields: Sequence[Field]) -> list[str]:
+    """Return ``CLASS_NAMES = ...``, by feature; nothing where there are none."""
+    known = [field for field in fields if field.vocabulary]
+    if not known:
+        return []
+    lines = [*comment("What the numbers of a class stand for."), "CLASS_NAMES = {"]
+    for field in known:
+        head = f"{quoted(field.name)}: ["
+        names = field.vocabulary[:MAX_CLASSES]
+        lines += collection(head, list(map(quoted, names)), "],", indent=1)
+        more = len(field.vocabulary) - len(names)
+        if more:
+            lines += comment(f"{more:,} more are in the manifest, in its schema.", indent=1)
+    return [*lines, "}"]
+
+
+def why_absent(field: Field, num_counted: int) -> str:
+    """Say how many records have no value of an optional feature."""
+    return f"{field.num_missing:,} of {num_counted:,} records have no value"

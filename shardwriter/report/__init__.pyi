@@ -1,0 +1,12 @@
+from .page import write_page as write_page
+from .records import print_record as print_record
+from .records import print_schema as print_schema
+from .records import record_json as record_json
+from .render import plural as plural
+from .tables import print_plan as print_plan
+from .terminal import print_report as print_report
+from .terminal import print_verdict as print_verdict
+from .written import print_timings as print_timings
+from .written import print_total as print_total
+from .written import print_write_plan as print_write_plan
+from .written import print_written as print_written

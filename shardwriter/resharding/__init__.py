@@ -1,1 +1,0 @@
-"""Datasets made of datasets: another number of shards, several joined, one with more items."""

@@ -1,0 +1,7 @@
+"""Feature types: inferred, declared, joined and checked; label counts; values from Examples."""
+
+from __future__ import annotations
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

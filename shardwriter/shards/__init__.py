@@ -1,1 +1,0 @@
-"""Shard files: one that grows, sets of them, and any record of theirs."""

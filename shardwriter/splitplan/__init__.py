@@ -1,1 +1,0 @@
-"""How training will split a set of shards: samples and steps of every rank, from numbers alone."""

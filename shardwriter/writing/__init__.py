@@ -1,0 +1,7 @@
+"""Writing a dataset: options, job, encoding, engines, the run directory, publishing."""
+
+from __future__ import annotations
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,203 @@
+"""The index: its bytes, and what is not believed of them."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwriter.dataset.index import KINDS, Index, RecordSpan, dali_index, index_chunks, index_head
+from shardwriter.errors import ManifestError
+
+ENDS = [[17, 40, 60], [], [33]]
+GAPS = [2, 5]
+
+
+def u64(*numbers):
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+def build(ends=ENDS, gaps=GAPS, kind=0):
+    head = index_head([len(e) for e in ends], kind, len(gaps))
+    return b"".join(index_chunks((np.array(e, np.uint64) for e in ends), head, gaps))
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def write_and_open(data):
+        path = tmp_path / "train.index"
+        path.write_bytes(data)
+        return Index(path)
+
+    return write_and_open
+
+
+def test_the_bytes_are_those_of_the_format():
+    assert build() == (
+        b"SWINDEX1"
+        + u64(3, 0, 2)  # N, kind, gaps
+        + u64(3, 0, 1)  # counts
+        + u64(17, 40, 60)
+        + u64(33)
+        + u64(2, 5)
+    )
+
+
+def test_kinds_are_numbered_as_the_format_says():
+    assert KINDS == {"none": 0, "gzip": 1, "zlib": 2}
+
+
+def test_offsets_are_written_little_endian_from_any_array():
+    chunks = list(index_chunks([np.array([1, 2], ">u8")], b"", []))
+    assert b"".join(chunks) == u64(1, 2)
+
+
+def test_an_index_is_read_back(opened):
+    index = opened(build())
+    assert index.counts.tolist() == [3, 0, 1]
+    assert index.gaps.tolist() == GAPS
+    assert [index.ends(s).tolist() for s in range(3)] == ENDS
+    assert (index.compression, index.num_records(0), index.num_records(1)) == ("none", 3, 0)
+    assert [index.place(0, k) for k in range(3)] == [
+        RecordSpan(0, 17, 0, 1),
+        RecordSpan(17, 40, 0, 1),
+        RecordSpan(40, 60, 0, 1),
+    ]
+    assert index.place(2, 0) == RecordSpan(0, 33, 0, 1)
+
+
+MEMBERS = [[[50, 90, 130], [2, 3, 7]], [[38], [0]], [[], []]]
+
+
+@pytest.mark.parametrize(("kind", "first"), [(1, 0), (2, 2)])
+def test_an_index_of_members_is_read_back(opened, kind, first):
+    data = build_members(MEMBERS, kind)
+    assert data == (
+        b"SWINDEX1"
+        + u64(3, kind, 2)
+        + u64(3, 1, 0)
+        + u64(50, 90, 130)
+        + u64(2, 3, 7)
+        + u64(38)
+        + u64(0)
+        + u64(2, 5)
+    )
+    index = opened(data)
+    assert KINDS[index.compression] == kind
+    assert index.counts.tolist() == [3, 1, 0]
+    assert index.gaps.tolist() == GAPS
+    assert [index.ends(s).tolist() for s in range(3)] == [ends for ends, _ in MEMBERS]
+    assert [index.num_records(s) for s in range(3)] == [7, 0, 0]
+    assert [index.place(0, k) for k in range(7)] == [
+        RecordSpan(first, 50, 0, 2),
+        RecordSpan(first, 50, 1, 2),
+        RecordSpan(50, 90, 0, 1),
+        *(RecordSpan(90, 130, k, 4) for k in range(4)),
+    ]
+
+
+@pytest.mark.parametrize(("shard", "place"), [(0, 7), (0, -1), (1, 0), (2, 0), (3, 0)])
+def test_a_record_that_is_in_no_member_is_an_error_of_the_index(opened, shard, place):
+    with pytest.raises(ManifestError, match=r"no (shard|record)"):
+        opened(build_members(MEMBERS, 1)).place(shard, place)
+
+
+@pytest.mark.parametrize(
+    ("ends", "records", "position"),
+    [([50, 50], [1, 2], 1), ([50, 40], [1, 2], 1), ([50, 90, 91], [3, 1, 3], 2), ([9], [2], 1)],
+)
+def test_an_index_of_members_that_goes_back_is_not_believed(opened, ends, records, position):
+    index = opened(build_members([[ends, records]], 1))
+    try:
+        place = index.place(0, position)
+    except ManifestError:
+        return
+    assert 0 <= place.begin < place.end
+    assert 0 <= place.skip < place.num_records
+
+
+def build_members(members, kind):
+    head = index_head([len(ends) for ends, _ in members], kind, len(GAPS))
+    return b"".join(index_chunks([np.array(m, np.uint64) for m in members], head, GAPS))
+
+
+def test_every_other_size_of_an_index_of_members_is_refused(opened):
+    data = build_members(MEMBERS, 1)
+    for size in [*range(0, len(data), 4), len(data) + 8, len(data) + 16]:
+        with pytest.raises(ManifestError):
+            opened(data[:size] + bytes(max(0, size - len(data))))
+
+
+@pytest.mark.parametrize(("shard", "place"), [(1, 0), (0, 3), (0, -1), (3, 0), (-1, 0), (9, 9)])
+def test_a_record_that_is_not_in_it_is_an_error_of_the_index(opened, shard, place):
+    with pytest.raises(ManifestError, match=r"no (shard|record)"):
+        opened(build()).place(shard, place)
+
+
+def test_an_index_of_nothing(opened):
+    index = opened(build([[]], []))
+    assert (index.counts.tolist(), index.gaps.tolist()) == ([0], [])
+
+
+@given(
+    st.lists(st.lists(st.integers(16, 1000), max_size=6), min_size=1, max_size=5),
+    st.lists(st.integers(0, 2**40), max_size=4),
+)
+def test_any_index_is_read_back(tmp_path_factory, sizes, gaps):
+    path = tmp_path_factory.getbasetemp() / "any.index"
+    ends = [np.cumsum(shard).tolist() for shard in sizes]
+    path.unlink(missing_ok=True)  # an older one may still be mapped
+    path.write_bytes(build(ends, gaps))
+    index = Index(path)
+    assert [index.ends(s).tolist() for s in range(len(ends))] == ends
+    assert index.gaps.tolist() == gaps
+
+
+def test_every_other_size_is_refused(opened):
+    data = build()
+    for size in range(len(data)):
+        with pytest.raises(ManifestError):
+            opened(data[:size])
+    for more in (1, 8, 80):
+        with pytest.raises(ManifestError):
+            opened(data + bytes(more))
+
+
+@pytest.mark.parametrize("kind", [3, 99, 2**63])
+def test_other_kinds_are_refused(opened, kind):
+    with pytest.raises(ManifestError, match=f"kind {kind}"):
+        opened(build(kind=kind))
+
+
+def test_other_magic_is_refused(opened):
+    with pytest.raises(ManifestError, match="SWINDEX1") as caught:
+        opened(b"SWINDEX2" + build()[8:])
+    assert caught.value.path.endswith("train.index")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        u64(2**63, 0, 0),
+        u64(2**64 - 1, 0, 0),
+        u64(1, 0, 2**63) + u64(0),
+        u64(1, 0, 0) + u64(2**64 - 1),
+        u64(1, 0, 0) + u64(2**62),
+        u64(2, 0, 1) + u64(2**63, 2**63) + u64(7),  # their sum is 0 in 64 bits
+        u64(2, 0, 0) + u64(2**64 - 1, 1),
+        u64(2, 0, 0) + u64(5, 2**64 - 5) + u64(),
+    ],
+)
+def test_counts_that_overflow_are_refused(opened, head):
+    with pytest.raises(ManifestError):
+        opened(b"SWINDEX1" + head)
+
+
+def test_the_text_of_an_idx_file_is_offset_and_size_of_each_frame():
+    assert dali_index(np.array([17, 40, 60], np.uint64)) == b"0 17\n17 23\n40 20\n"
+    assert dali_index(np.array([], np.uint64)) == b""
+    assert dali_index(np.array([2**40], np.uint64)) == b"0 1099511627776\n"
