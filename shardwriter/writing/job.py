@@ -98,7 +98,7 @@ class Job:
             items.finished_record = state.finished_records.record
         if state.stats is not None:
             stats = RecordStats.from_state(state.stats, self.num_shards)
-            items.encoder.expect(stats, state.counted)
+            items.encoder.resume(stats, state.counted)
         return items
 
     def record_encoder(self) -> RecordEncoder:

@@ -1,4 +1,4 @@
-"""One image made anew: pixels, modes, formats, and what is refused."""
+"""One image encoded again: pixels, modes, formats, and what is refused."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def _deep_colour(format):
         (file_of(picture(mode="I"), "TIFF"), "mode I"),
     ],
 )
-def test_what_can_not_be_made_anew_is_refused_by_name(data, words):
+def test_an_image_that_can_not_be_encoded_again_is_refused(data, words):
     with pytest.raises(SourceError, match=words) as caught:
         reencode(data)
     assert caught.value.hint
