@@ -212,7 +212,7 @@ class AppendedItems:
             record = int(self._records(np.array([item_index]))[0])
             return _OldRecord(self._old.item(record))
         place = item_index - self._num_old
-        if self._new.is_untouched:
+        if self._new.is_identity:
             return _NewItem(self._new.source.item(place))
         ((_, item),) = self._new.items_at(np.array([place]))
         return _NewItem(item)
