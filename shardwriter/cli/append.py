@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, reported
-from shardwriter.cli.making import Written, make, what_is_left
 from shardwriter.cli.write_options import (
     ColumnsOption,
     DropColumnsOption,
@@ -27,6 +26,7 @@ from shardwriter.cli.write_options import (
     SourceArgument,
     StrictOption,
 )
+from shardwriter.cli.write_run import WrittenDataset, leftover_note, run_write
 
 if TYPE_CHECKING:
     from shardwriter.sources import Source
@@ -84,7 +84,7 @@ def append(
     def left() -> str | None:
         from shardwriter.writing import output_to_append_to
 
-        return what_is_left(output_to_append_to(out))
+        return leftover_note(output_to_append_to(out))
 
     with reported(verbose=verbose, left=left):
         import os
@@ -125,9 +125,9 @@ def append(
                 skip_errors=on_error is OnError.skip,
             )
 
-        def made(progress: Progress, notices: Notices) -> list[Written]:
+        def write_datasets(progress: Progress, notices: Notices) -> list[WrittenDataset]:
             manifest = append_dataset(opened, out, options, run_options, progress, notices)
             directory = out if os.path.isdir(out) else os.path.dirname(out)
-            return [Written(None, directory, manifest)]
+            return [WrittenDataset(None, directory, manifest)]
 
-        make(made, json=json, timed=False)
+        run_write(write_datasets, json=json, timed=False)

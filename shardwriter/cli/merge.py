@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, reported
-from shardwriter.cli.making import make_copy, what_is_left
 from shardwriter.cli.write_options import (
     CompressionOption,
     Deflate,
@@ -21,6 +20,7 @@ from shardwriter.cli.write_options import (
     dataset_options,
     output_of,
 )
+from shardwriter.cli.write_run import leftover_note, run_copy
 
 
 def merge(
@@ -56,7 +56,7 @@ def merge(
     Example: [bold]shardwriter merge out/summer out/winter out/all@16 --shuffle[/bold]
     """
     *parts, out = paths
-    with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
+    with reported(verbose=verbose, left=lambda: leftover_note(output_of(out, shards, compression))):
         from shardwriter.writing import RunOptions, open_merged
 
         output = output_of(out, shards, compression)
@@ -64,4 +64,4 @@ def merge(
         run_options = RunOptions(
             overwrite=overwrite, resume=resume, workers=workers, dali_index=index
         )
-        make_copy(lambda: open_merged(parts), output, options, run_options, json=json)
+        run_copy(lambda: open_merged(parts), output, options, run_options, json=json)

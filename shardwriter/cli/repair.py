@@ -18,7 +18,6 @@ from shardwriter.cli.common import (
     say,
     terminable,
 )
-from shardwriter.cli.making import TerminalNotices, what_is_left
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -46,6 +45,7 @@ from shardwriter.cli.write_options import (
     ShuffleOption,
     dataset_options,
 )
+from shardwriter.cli.write_run import TerminalNotices, leftover_note
 from shardwriter.writing import repairing_bars
 
 if TYPE_CHECKING:
@@ -214,5 +214,5 @@ def _left(path: str, out: str) -> str | None:
     from shardwriter.dataset import Output, dataset_name
 
     name = dataset_name(os.path.basename(path.rstrip("/")).partition("@")[0])
-    told = what_is_left(Output(out, name, "", None))
+    told = leftover_note(Output(out, name, "", None))
     return None if told is None else told.replace("--resume", "the same command")

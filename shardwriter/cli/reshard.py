@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, reported
-from shardwriter.cli.making import make_copy, what_is_left
 from shardwriter.cli.write_options import (
     CompressionOption,
     Deflate,
@@ -22,6 +21,7 @@ from shardwriter.cli.write_options import (
     dataset_options,
     output_of,
 )
+from shardwriter.cli.write_run import leftover_note, run_copy
 
 
 def reshard(
@@ -53,7 +53,7 @@ def reshard(
 
     Example: [bold]shardwriter reshard out/train out/more@64[/bold]
     """
-    with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
+    with reported(verbose=verbose, left=lambda: leftover_note(output_of(out, shards, compression))):
         from shardwriter.sources import TFRecordFiles
         from shardwriter.writing import RunOptions
 
@@ -62,4 +62,4 @@ def reshard(
         run_options = RunOptions(
             overwrite=overwrite, resume=resume, workers=workers, dali_index=index
         )
-        make_copy(lambda: TFRecordFiles(path), output, options, run_options, json=json)
+        run_copy(lambda: TFRecordFiles(path), output, options, run_options, json=json)

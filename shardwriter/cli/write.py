@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported, say
-from shardwriter.cli.making import TerminalNotices, Written, all_that_is_left, make
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -53,6 +52,7 @@ from shardwriter.cli.write_options import (
     dataset_options,
     datasets_of,
 )
+from shardwriter.cli.write_run import TerminalNotices, WrittenDataset, leftover_notes, run_write
 
 if TYPE_CHECKING:
     from shardwriter.dataset import Output, Split
@@ -162,7 +162,7 @@ def write(
     """
     outputs: list[Output] = []
 
-    with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
+    with reported(verbose=verbose, left=lambda: leftover_notes(outputs)):
         from shardwriter.errors import OptionError
         from shardwriter.writing import RunOptions, write_all
 
@@ -233,29 +233,29 @@ def write(
             _show_plans(datasets, run_options, json=json)
             return
 
-        def made(progress: Progress, notices: Notices) -> list[Written]:
+        def write_datasets(progress: Progress, notices: Notices) -> list[WrittenDataset]:
             manifests = write_all(datasets.targets, datasets.select, run_options, progress, notices)
             return [
-                Written(target.split, target.output.directory, manifest)
+                WrittenDataset(target.split, target.output.directory, manifest)
                 for target, manifest in zip(datasets.targets, manifests, strict=True)
             ]
 
-        make(made, json=json, timed=not (resume or retry_errors), timings=timings)
+        run_write(write_datasets, json=json, timed=not (resume or retry_errors), timings=timings)
 
 
 def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> None:
-    from shardwriter.formats import lost_readers
-    from shardwriter.writing import check_compression, plan_selection, warn_of_sources
+    from shardwriter.formats import compatibility_notes
+    from shardwriter.writing import check_compression, plan_selection, warn_about_sources
 
     targets = datasets.targets
     outputs = [target.output for target in targets]
     for target in targets:
         check_compression(target.output, target.options, run_options)
-    for note in lost_readers(outputs[0].compression):
+    for note in compatibility_notes(outputs[0].compression):
         hint(note)
     notices = TerminalNotices()
     selections = datasets.select(notices)
-    warn_of_sources(targets, selections, run_options, notices)
+    warn_about_sources(targets, selections, run_options, notices)
     plans = [
         plan_selection(selection, target.output, run_options, outputs)
         for target, selection in zip(targets, selections, strict=True)

@@ -45,7 +45,7 @@ class TerminalNotices(Notices):
 # What is said of a write when it has ended, well or not, wherever its output lies.
 
 
-class Written(NamedTuple):
+class WrittenDataset(NamedTuple):
     """A dataset that was written.
 
     Attributes:
@@ -63,7 +63,7 @@ class Written(NamedTuple):
     warnings: Sequence[DataWarning] = ()
 
 
-def written_json(found: Sequence[Written], elapsed_s: float) -> dict[str, Any]:
+def written_json(found: Sequence[WrittenDataset], elapsed_s: float) -> dict[str, Any]:
     """Return what ``--json`` prints: of one dataset its summary, of splits one of each."""
     summaries = {
         each.split: summary_json(
@@ -87,9 +87,9 @@ def written_json(found: Sequence[Written], elapsed_s: float) -> dict[str, Any]:
 
 
 def print_all_written(
-    found: Sequence[Written], elapsed_s: float | None, *, timings: bool = False
+    found: Sequence[WrittenDataset], elapsed_s: float | None, *, timings: bool = False
 ) -> None:
-    """Print what a write has made; None: not all of it in this time."""
+    """Print what a write has written; None: not all of it in this time."""
     from shardwriter.report import print_timings, print_total, print_written
 
     is_one = len(found) == 1
@@ -130,20 +130,20 @@ def summary_json(
 
 
 def _num_errors(manifest: Manifest, directory: str) -> int:
-    from shardwriter.dataset import ledger_file
+    from shardwriter.dataset import error_log_file
     from shardwriter.storage import storage_for
 
-    ledger = os.path.join(directory, ledger_file(manifest.name))
+    ledger = os.path.join(directory, error_log_file(manifest.name))
     return (storage_for(ledger).read(ledger) or b"").count(b"\n")
 
 
-def all_that_is_left(outputs: Sequence[Output]) -> str | None:
-    """Say the same of all datasets of a write as :func:`what_is_left` of one."""
-    told = [what_is_left(output) for output in outputs]
+def leftover_notes(outputs: Sequence[Output]) -> str | None:
+    """Say the same of all datasets of a write as :func:`leftover_note` of one."""
+    told = [leftover_note(output) for output in outputs]
     return "; ".join(line for line in told if line is not None) or None
 
 
-def what_is_left(output: Output) -> str | None:
+def leftover_note(output: Output) -> str | None:
     """Say what a write that was stopped has left; None where that is nothing, or not known."""
     from shardwriter.dataset import manifest_file, parse_manifest, partial_dir
     from shardwriter.errors import ShardwriterError
@@ -172,8 +172,8 @@ def what_is_left(output: Output) -> str | None:
     return None
 
 
-def make(
-    write: Callable[[Progress, Notices], Sequence[Written]],
+def run_write(
+    write: Callable[[Progress, Notices], Sequence[WrittenDataset]],
     *,
     json: bool,
     timed: bool,
@@ -184,7 +184,7 @@ def make(
     Args:
         write: Writes them, and tells how far it is, and what a person should know.
         json: Print JSON.
-        timed: Whether all of it is made now, so that a rate means something.
+        timed: Whether all of it is written now, so that a rate means something.
         timings: Say where the time went.
     """
     # Rows and records come and go by the million, without cycles: collect less often.
@@ -214,7 +214,7 @@ def make(
     print_all_written(found, elapsed_s if is_whole else None, timings=timings)
 
 
-def make_copy(
+def run_copy(
     open_source: Callable[[], Source],
     output: Output,
     options: DatasetOptions,
@@ -233,8 +233,8 @@ def make_copy(
     """
     from shardwriter.writing import write_dataset
 
-    def made(progress: Progress, notices: Notices) -> list[Written]:
+    def write_datasets(progress: Progress, notices: Notices) -> list[WrittenDataset]:
         manifest = write_dataset(open_source, output, options, run_options, progress, notices)
-        return [Written(None, output.directory, manifest)]
+        return [WrittenDataset(None, output.directory, manifest)]
 
-    make(made, json=json, timed=not run_options.resume)
+    run_write(write_datasets, json=json, timed=not run_options.resume)
