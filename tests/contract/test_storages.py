@@ -296,7 +296,7 @@ def test_several_threads_write_by_one_storage(place):
     assert place.storage.read(f"{place.root}/3-2") == SMALL * 3
 
 
-# -- file systems of Beam ---------------------------------------------------------------------------
+# -- file systems of Beam --------------------------------------------------------------------------
 
 
 def test_a_file_that_was_completed_can_not_grow(tmp_path, gs):
