@@ -158,7 +158,7 @@ def test_a_manifest_of_no_split(metadata):
 def test_the_options_and_out_say_the_same(tmp_path):
     plain = parse_output(tmp_path / "t@1")
     options = DatasetOptions(tfds=TfdsSplit("demo", "1.0.0", "train"))
-    with pytest.raises(OptionError, match="the same TFDS dataset"):
+    with pytest.raises(OptionError, match="different TFDS datasets"):
         write_dataset(lambda: open_source([{"x": 1}]), plain, options, RunOptions())
 
 
