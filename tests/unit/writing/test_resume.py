@@ -297,7 +297,7 @@ def test_records_that_come_out_otherwise_are_found(tmp_path, stream):
     with pytest.raises(CallableError):
         sw.write(data, tmp_path / "t@4", map=look, run=ALWAYS)
     library["version"] = 2
-    with pytest.raises(RunChanged, match="another record now") as caught:
+    with pytest.raises(RunChanged, match="a different record now") as caught:
         sw.write(data, tmp_path / "t@4", map=look, resume=True)
     assert caught.value.index in range(21, 25)
     assert not (tmp_path / "t.manifest.json").exists()
