@@ -545,7 +545,7 @@ def test_the_command_says_what_was_kept_and_what_was_skipped(tmp_path, monkeypat
     run = CliRunner()
     result = run.invoke(app, command)
     assert result.exit_code == 1
-    assert "--resume goes on" in result.stderr
+    assert "--resume continues it" in result.stderr
     result = run.invoke(app, command)
     assert result.exit_code == 2
     assert "an unfinished run" in result.stderr

@@ -30,7 +30,7 @@ from shardwriter.schema.feature_types import FeatureType
 from shardwriter.schema.schema import FeatureSummary
 from shardwriter.sources.find import open_source
 from shardwriter.sources.shard_sets import load_manifest
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing import publication
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.tfds import TfdsFeature, tfds_feature
