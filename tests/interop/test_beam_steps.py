@@ -9,6 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
+
 from beam_jobs import Blobs, Broken, Numbers, assert_same, contents, drop_some
 
 import shardwriter as sw
@@ -22,7 +25,7 @@ from shardwriter.cluster.parts import (
     write_block,
 )
 from shardwriter.cluster.place import Facts, MadeShard, pack_json, unpack_json
-from shardwriter.cluster.steps import publish_shards, write_shard
+from shardwriter.cluster.steps import MakeChunks, chunk_maker, publish_shards, write_shard
 from shardwriter.cluster.task import read_plan, task_of
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
@@ -36,9 +39,6 @@ from shardwriter.errors import (
 )
 from shardwriter.sources.find import open_source
 from shardwriter.writing.options import DatasetOptions, RunOptions
-
-pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
-from shardwriter.cluster.steps import MakeChunks, chunk_maker
 
 N = 5
 OPTIONS = DatasetOptions(map=drop_some, label="label")
