@@ -249,7 +249,7 @@ def _write_all(
     from shardwriter.cluster import WriteShards, place_for
     from shardwriter.schema import from_manifest
     from shardwriter.sources import Opened
-    from shardwriter.writing import check_manifests
+    from shardwriter.writing import check_split_schemas
 
     targets = datasets.targets
     named: list[Any] = [source]
@@ -283,7 +283,7 @@ def _write_all(
     if len(found) < len(targets):
         return  # they go on elsewhere
     _print_found(found, strategies, time.monotonic() - started, run_options, json=json)
-    check_manifests({each.split or "": each.manifest for each in found})
+    check_split_schemas({each.split or "": each.manifest for each in found})
 
 
 def reshard(
@@ -366,10 +366,10 @@ def _run(
     """Run a write, and return its manifest; None where the job goes on elsewhere."""
     from shardwriter.dataset import parse_manifest
     from shardwriter.errors import RunError
-    from shardwriter.formats import lost_readers
+    from shardwriter.formats import compatibility_notes
     from shardwriter.storage import storage_for
 
-    for note in lost_readers(output.compression):
+    for note in compatibility_notes(output.compression):
         hint(note)
     unfinished = run_job(arguments, writing, verbose=verbose)
     if unfinished is not None:

@@ -244,18 +244,18 @@ def write(
 
 
 def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> None:
-    from shardwriter.formats import lost_readers
-    from shardwriter.writing import check_compression, plan_selection, warn_of_sources
+    from shardwriter.formats import compatibility_notes
+    from shardwriter.writing import check_compression, plan_selection, warn_about_sources
 
     targets = datasets.targets
     outputs = [target.output for target in targets]
     for target in targets:
         check_compression(target.output, target.options, run_options)
-    for note in lost_readers(outputs[0].compression):
+    for note in compatibility_notes(outputs[0].compression):
         hint(note)
     notices = TerminalNotices()
     selections = datasets.select(notices)
-    warn_of_sources(targets, selections, run_options, notices)
+    warn_about_sources(targets, selections, run_options, notices)
     plans = [
         plan_selection(selection, target.output, run_options, outputs)
         for target, selection in zip(targets, selections, strict=True)

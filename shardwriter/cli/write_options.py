@@ -402,21 +402,21 @@ def datasets_of(
         OptionError: An option is wrong, or the source has no such splits.
     """
     from shardwriter.dataset import parse_split_option, split_outputs
-    from shardwriter.writing import split_up, undivided
+    from shardwriter.writing import single_dataset, split_datasets
 
     check_order(source, out, f"{'shardwriter beam' if urls else 'shardwriter'} write")
     skip_errors = on_error is OnError.skip
     if split is None:
         output = output_of(out, shards, compression, urls=urls, tfds=tfds)
         options = options_of(output, None)
-        return undivided(source, format.value, output, options, skip_errors=skip_errors)
+        return single_dataset(source, format.value, output, options, skip_errors=skip_errors)
     wanted = parse_split_option(split)
     packed: CompressionName | None = None if compression is None else compression.value
 
     def outputs_of(names: list[str]) -> list[Output]:
         return split_outputs(out, wanted.num_shards, shards, packed, names, urls=urls, tfds=tfds)
 
-    return split_up(
+    return split_datasets(
         source,
         format.value,
         wanted,

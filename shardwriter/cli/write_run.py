@@ -130,10 +130,10 @@ def summary_json(
 
 
 def _num_errors(manifest: Manifest, directory: str) -> int:
-    from shardwriter.dataset import ledger_file
+    from shardwriter.dataset import error_log_file
     from shardwriter.storage import storage_for
 
-    ledger = os.path.join(directory, ledger_file(manifest.name))
+    ledger = os.path.join(directory, error_log_file(manifest.name))
     return (storage_for(ledger).read(ledger) or b"").count(b"\n")
 
 

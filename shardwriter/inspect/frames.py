@@ -1,7 +1,7 @@
 """Going over the frames of a file: all that are good, also behind breaks in the framing.
 
 What is provably right is passed over in bulk. The first frame that is anything else goes to
-:func:`shardwriter.formats.tfrecord_reader.judge_frames`, which alone says what is wrong, and which
+:func:`shardwriter.formats.tfrecord_reader.scan_frames`, which alone says what is wrong, and which
 goes on until a frame is right again.
 """
 
@@ -29,8 +29,8 @@ from shardwriter.formats import (
     Defect,
     extend_crc32c,
     frame_header,
-    judge_frames,
     mask_crc32c,
+    scan_frames,
 )
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.storage import inputs_for, open_stream, storage_errors
@@ -189,7 +189,7 @@ class Walk:
         on_defect: Told of each defect; of a break once it is known where reading goes on.
         ends: uint64[n]: where the frames end, as an index says. Records behind a break are then
             known by their index.
-        take_unmasked: Yield the records too whose checksums are right but for the mask.
+        yield_unmasked: Yield the records too whose checksums are right but for the mask.
 
     Attributes:
         is_behind_break: Ordinary readers do not come here.
@@ -203,7 +203,7 @@ class Walk:
         on_defect: Callable[[Defect], None],
         *,
         ends: NDArray[np.uint64] | None = None,
-        take_unmasked: bool = False,
+        yield_unmasked: bool = False,
     ) -> None:
         self.is_behind_break = False
         self.is_index_known = True
@@ -211,7 +211,7 @@ class Walk:
         self._check: Check = check
         self._on_defect = on_defect
         self._ends = ends
-        self._take_unmasked = take_unmasked
+        self._take_unmasked = yield_unmasked
         self._break: Defect | None = None
         # It goes on from where the cursor stands, whoever has moved that meanwhile.
         self._judged = self._judge()
@@ -226,8 +226,8 @@ class Walk:
             self._judged = self._judge()
 
     def _judge(self) -> Iterator[bytes]:
-        return judge_frames(
-            self._cursor, self._check, self._take, take_unmasked=self._take_unmasked
+        return scan_frames(
+            self._cursor, self._check, self._take, yield_unmasked=self._take_unmasked
         )
 
     def _take(self, defect: Defect) -> None:
@@ -308,7 +308,7 @@ def good_records(
     with storage_errors(path), open_stream(path) as stream:
         is_plain = stream.compression == "none"
         cursor = Cursor(stream, size=inputs_for(path).stat(path).st_size if is_plain else None)
-        walk = Walk(cursor, "crc", on_defect, ends=ends if is_plain else None, take_unmasked=True)
+        walk = Walk(cursor, "crc", on_defect, ends=ends if is_plain else None, yield_unmasked=True)
         while (payload := walk.next()) is not None:
             index = cursor.record_index - 1 if walk.is_index_known else None
             yield GoodRecord(cursor.offset - len(payload) - FRAME_BYTES, index, payload)
@@ -499,6 +499,6 @@ def hop_far(cursor: Cursor, *, verify: bool) -> NDArray[np.uint64]:
             passed = passed[: wrong[0]]
             offset = first + int(passed.sum()) + FRAME_BYTES * len(passed)
     if len(passed):
-        cursor.move_to(offset, b"")
+        cursor.seek(offset, b"")
         cursor.record_index += len(passed)
     return passed

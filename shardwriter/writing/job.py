@@ -95,30 +95,30 @@ class Job:
             skip_errors=skip_errors,
             strict=strict,
         )
-        if kept.standing is not None:
-            items.standing = kept.standing.record
-        if kept.learnt is not None:
-            items.encoder.expect(RecordStats.from_state(kept.learnt, self.num_shards), kept.counted)
+        if kept.finished_records is not None:
+            items.finished_record = kept.finished_records.record
+        if kept.stats is not None:
+            items.encoder.expect(RecordStats.from_state(kept.stats, self.num_shards), kept.counted)
         return items
 
     def record_encoder(self) -> RecordEncoder:
         """Return what gathers the schema and the labels of the job's records; it has none yet."""
         return ItemEncoder(self.source, self.options, self.num_shards).encoder
 
-    def learnt(self, kept: ResumeState) -> RecordEncoder:
+    def resumed_encoder(self, kept: ResumeState) -> RecordEncoder:
         """Return an encoder that others can be merged into: what was learnt before."""
         encoder = self.record_encoder()
-        if kept.learnt is not None:
-            encoder.merge(RecordStats.from_state(kept.learnt, self.num_shards))
+        if kept.stats is not None:
+            encoder.merge(RecordStats.from_state(kept.stats, self.num_shards))
         return encoder
 
     @property
-    def copied(self) -> RecordStats:
+    def copied_stats(self) -> RecordStats:
         """What is known of finished records that are copied, where all of them are.
 
         In which shard a label stands is not: nobody looks into the records.
         """
-        learnt = self.record_encoder().learnt
+        learnt = self.record_encoder().stats
         source = self.source
         if (
             not isinstance(source, RecordSource)
@@ -135,7 +135,7 @@ class Job:
         return learnt
 
     @property
-    def num_moved(self) -> int:
+    def num_frame_copies(self) -> int:
         """How many items at the front are frames that are moved as they are, many at a time."""
         source, options = self.source, self.options
         if not isinstance(source, FrameSource) or options.map or not self.packing.is_plain:
@@ -169,13 +169,13 @@ class Job:
         rows_at_once = max(1, _ORDER_BLOCK // len(row))
         step = rows_at_once * self.num_shards
         begin = first
-        if not kept.is_nothing:
-            begin = max(first, int(kept.first_items[row].min()))
+        if not kept.is_empty:
+            begin = max(first, int(kept.first_missing[row].min()))
         for start in range(begin // self.num_shards * self.num_shards, stop, step):
             starts = np.arange(start, min(start + step, stop), self.num_shards)
             indices = (starts[:, None] + row).ravel()
             indices = indices[(indices >= first) & (indices < stop)]
-            yield indices if kept.is_nothing else kept.wanted(indices)
+            yield indices if kept.is_empty else kept.select_missing(indices)
 
     def check_record(self, item_index: int, item: Item, expected: tuple[int, int]) -> None:
         """Make an item's record again, and hold it against what an earlier attempt has written.
@@ -227,7 +227,7 @@ class Job:
 
     def source_json(self) -> dict[str, Any]:
         """Return the manifest's ``source``."""
-        told = self.source.told() if isinstance(self.source, DescribedSource) else {}
+        told = self.source.manifest_entries() if isinstance(self.source, DescribedSource) else {}
         return {**told, "digest": self._source_digest, "kind": self.source.kind}
 
     def bytes_options(self) -> dict[str, Any]:
@@ -300,7 +300,7 @@ class Listing:
 
     def __iter__(self) -> Iterator[tuple[int, Item]]:
         job, kept, first = self._job, self._kept, self._first
-        is_all = kept.is_nothing and not first
+        is_all = kept.is_empty and not first
         if job.selection.reorders or (job.selection.random_access and not is_all):
             yield from job.items_of(kept.unfinished(range(job.num_shards)), kept, first)
         elif is_all:
@@ -313,7 +313,7 @@ class Listing:
             for index, item in enumerate(job.selection.items()):
                 if index < first:
                     continue
-                if kept.wants(index):
+                if kept.is_missing(index):
                     yield index, item
                 elif index in kept.checks:
                     job.check_record(index, item, kept.checks[index])
@@ -323,9 +323,9 @@ class Listing:
     def _check_length(self) -> None:
         """Refuse a source that came to another end than it did before, or to an earlier one."""
         found, kept = self.num_items, self._kept
-        if found < kept.least_items or kept.num_items not in (None, found):
+        if found < kept.min_items or kept.num_items not in (None, found):
             raise RunChanged(
-                f"the source gave {found:,} items now, and {kept.least_items:,} or more before",
+                f"the source gave {found:,} items now, and {kept.min_items:,} or more before",
                 hint="--resume again when it gives what it gave; --overwrite starts again",
             )
 

@@ -24,7 +24,7 @@ from shardwriter.dataset import (
     split_outputs,
 )
 from shardwriter.errors import DataWarning, FeatureError, SchemaConflict, SourceError
-from shardwriter.formats import Compression, Deflate, lost_readers
+from shardwriter.formats import Compression, Deflate, compatibility_notes
 from shardwriter.schema import (
     FeatureType,
     SchemaLike,
@@ -57,11 +57,11 @@ from shardwriter.writing.options import (
     RunOptions,
     changed,
 )
-from shardwriter.writing.part import gather
-from shardwriter.writing.plan import check, choose_num_shards
+from shardwriter.writing.part import merge_results
+from shardwriter.writing.plan import check_source, choose_num_shards
 from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
-    begin,
+    begin_run,
     check_names,
     claimed,
     commit,
@@ -69,7 +69,7 @@ from shardwriter.writing.publication import (
     ledger_of,
     prepared,
 )
-from shardwriter.writing.resume import run_facts, take_up
+from shardwriter.writing.resume import find_resume_state, run_facts
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.selection import Selection, key_costs, key_notes
@@ -78,7 +78,7 @@ from shardwriter.writing.tfds import tfds_features
 # Splits have to go together: types and names of classes are the same in all of them.
 
 
-def check_sources(sources: Mapping[str, Source], *, is_mapped: bool) -> None:
+def check_split_sources(sources: Mapping[str, Source], *, is_mapped: bool) -> None:
     """Hold what is known of splits before their first items are loaded against each other.
 
     Args:
@@ -104,7 +104,7 @@ def check_sources(sources: Mapping[str, Source], *, is_mapped: bool) -> None:
                 )
 
 
-def check_manifests(manifests: Mapping[str, Manifest]) -> None:
+def check_split_schemas(manifests: Mapping[str, Manifest]) -> None:
     """Hold the types of splits that were made against each other.
 
     Raises:
@@ -239,7 +239,7 @@ def write_all(
     run_dirs = [os.path.join(output.directory, partial_dir(output.name)) for output in outputs]
     run_options = replace(run_options, log_dir=check_log_dir(run_options.log_dir, run_dirs))
     notices = notices or Notices()
-    for note in lost_readers(outputs[0].compression):
+    for note in compatibility_notes(outputs[0].compression):
         notices.note(note)
     with ExitStack() as held, ExitStack() as started:
         runs = [held.enter_context(claimed(output, run_options, storage)) for output in outputs]
@@ -251,9 +251,9 @@ def write_all(
         for selection in selections:
             if isinstance(selection.source, ClosingSource):
                 held.callback(selection.source.close)
-        warn_of_sources(targets, selections, run_options, notices)
+        warn_about_sources(targets, selections, run_options, notices)
         for target, selection in zip(targets, selections, strict=True):
-            check(selection.source, target.options, target.output, outputs)
+            check_source(selection.source, target.options, target.output, outputs)
         skip_errors = run_options.on_error == "skip"
         numbers = [
             choose_num_shards(selection, output, skip_errors=skip_errors)
@@ -270,7 +270,7 @@ def write_all(
                 options = _of_target(task.target, run_options)
                 engine = started.enter_context(open_engine(options, task.job.num_shards))
             made.append(_make(task, engine, run_options, progress, notices))
-        check_manifests({each.task.target.split or "": each.manifest for each in made})
+        check_split_schemas({each.task.target.split or "": each.manifest for each in made})
         for each in made:
             _warn(each, run_options, notices)
         _publish(made)
@@ -303,13 +303,13 @@ def _taken_up(
     """Go on with what is there of a dataset, or begin."""
     kept = None
     if run_options.resume or run_options.retry_errors:
-        kept = take_up(job, run, run_options, partial(notices.info, split=target.split))
+        kept = find_resume_state(job, run, run_options, partial(notices.info, split=target.split))
     if isinstance(kept, Manifest):
         notices.info(f"nothing to do: {target.output.name!r} is finished, and of this job")
         run.discard()
         return _Task(target, run, job, kept)
     if kept is None:
-        begin(run, run_facts(job))
+        begin_run(run, run_facts(job))
         kept = ResumeState(job.num_shards)
         if not (job.source.stable or job.source.notes):
             notices.info("an iterator can be read once: should this run be stopped, it is lost")
@@ -328,8 +328,8 @@ def _make(
     target, run, job, kept = task
     if isinstance(kept, Manifest):
         return _Made(task, kept, None)
-    if kept.is_everything:
-        outcome = gather(job, kept, [], kept.num_items or 0)
+    if kept.is_complete:
+        outcome = merge_results(job, kept, [], kept.num_items or 0)
     else:
         told = _of_split(target, progress)
         outcome = engine(job, run, kept, told, partial(notices.info, split=target.split))
@@ -380,7 +380,7 @@ def _of_split(target: Target, progress: Progress | None) -> Progress | None:
     return told
 
 
-def warn_of_sources(
+def warn_about_sources(
     targets: Sequence[Target],
     selections: Sequence[Selection],
     run_options: RunOptions,
@@ -500,7 +500,7 @@ class Datasets:
         return [Selection(*both) for both in zip(sources, options, strict=True)]
 
 
-def undivided(
+def single_dataset(
     data: Any, format: str, output: Output, options: DatasetOptions, *, skip_errors: bool = False
 ) -> Datasets:
     """Return what a write without splits makes; ``skip_errors``: as of `open_source`."""
@@ -515,7 +515,7 @@ def undivided(
     return Datasets([Target(output, options)], open_only)
 
 
-def split_up(
+def split_datasets(
     data: Any,
     format: str,
     wanted: SplitOption,
@@ -564,7 +564,7 @@ def split_up(
         for name, source in sources.items():
             for note in source.notes:
                 tell(f"{name}: {note}")
-        check_sources(sources, is_mapped=options.map is not None)
+        check_split_sources(sources, is_mapped=options.map is not None)
         return list(sources.values())
 
     return Datasets(targets, open_each)
@@ -701,7 +701,7 @@ def write_splits(
         )
 
     outputs_of = partial(split_outputs, out, wanted.num_shards, num_shards, compression, tfds=tfds)
-    found = split_up(
+    found = split_datasets(
         source,
         format,
         wanted,
@@ -867,6 +867,6 @@ def write(
         ),
     )
     skip_errors = run_options.on_error == "skip"
-    only = undivided(source, format, output, options, skip_errors=skip_errors)
+    only = single_dataset(source, format, output, options, skip_errors=skip_errors)
     with writing_progress(progress) as report:
         return write_all(only.targets, only.select, run_options, report, Notices(notify))[0]

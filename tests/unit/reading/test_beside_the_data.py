@@ -18,7 +18,7 @@ from shardwriter.writing import publication
 from shardwriter.writing.index_files import open_index
 from shardwriter.writing.journal import signed
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.resume import last_record
+from shardwriter.writing.resume import read_last_record
 
 
 class Numbers:
@@ -51,8 +51,8 @@ def fail(item):
 
 @pytest.fixture
 def few_gaps_are_many(monkeypatch):
-    monkeypatch.setattr(layout, "MOST_GAPS", 3)
-    monkeypatch.setattr(publication, "MOST_GAPS", 3)
+    monkeypatch.setattr(layout, "MAX_EXPANDED_GAPS", 3)
+    monkeypatch.setattr(publication, "MAX_EXPANDED_GAPS", 3)
 
 
 def test_a_finished_dataset_of_many_gaps_is_resumed(tmp_path, few_gaps_are_many):
@@ -168,7 +168,7 @@ def test_a_last_record_that_is_not_there_is_one_error(tmp_path, compression, pla
     manifest = sw.write(Numbers(), tmp_path / "t@1", compression=compression, workers=1)
     path = str(tmp_path / manifest.pattern.shard_file(0))
     with pytest.raises(CorruptFile) as caught:
-        last_record(path, *place, compression)
+        read_last_record(path, *place, compression)
     assert caught.value.path == path
 
 
