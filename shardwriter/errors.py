@@ -59,7 +59,7 @@ def _plain(name: str) -> tuple[str, str]:
     return f"{name}=", f"{name}={{}}"
 
 
-SWITCHES: Final[Mapping[str, str]] = {
+FLAGS: Final[Mapping[str, str]] = {
     "--retry-errors --accept-changed-map": (
         "run=sw.RunOptions(retry_errors=True, accept_changed_map=True)"
     ),
@@ -154,7 +154,7 @@ def _commands() -> re.Pattern[str]:
 
 @cache
 def _flags() -> re.Pattern[str]:
-    switches = "|".join(map(re.escape, SWITCHES))
+    switches = "|".join(map(re.escape, FLAGS))
     options = "|".join(map(re.escape, sorted(OPTIONS, key=len, reverse=True)))
     end = r"(?![\w-])"
     return re.compile(
@@ -164,7 +164,7 @@ def _flags() -> re.Pattern[str]:
 
 def _said(found: re.Match[str]) -> str:
     if found["switch"] is not None:
-        return SWITCHES[found["switch"]]
+        return FLAGS[found["switch"]]
     if found["option"] is not None:
         return _option(found)
     flags = found["flags"]

@@ -18,14 +18,6 @@ from shardwriter.cli.beam import (
     wheel_name,
 )
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported
-from shardwriter.cli.making import (
-    TerminalNotices,
-    Written,
-    all_that_is_left,
-    print_all_written,
-    what_is_left,
-    written_json,
-)
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -69,6 +61,14 @@ from shardwriter.cli.write_options import (
     dataset_options,
     datasets_of,
     output_of,
+)
+from shardwriter.cli.write_run import (
+    TerminalNotices,
+    WrittenDataset,
+    leftover_note,
+    leftover_notes,
+    print_all_written,
+    written_json,
 )
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def write(
     --dataflow-command prints how to run the same on Dataflow.
     """
     outputs: list[Output] = []
-    with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
+    with reported(verbose=verbose, left=lambda: leftover_notes(outputs)):
         from shardwriter.errors import OptionError
         from shardwriter.sources import is_reference
         from shardwriter.writing import RunOptions
@@ -249,7 +249,7 @@ def _write_all(
     from shardwriter.cluster import WriteShards, place_for
     from shardwriter.schema import from_manifest
     from shardwriter.sources import Opened
-    from shardwriter.writing import check_manifests
+    from shardwriter.writing import check_split_schemas
 
     targets = datasets.targets
     named: list[Any] = [source]
@@ -258,7 +258,7 @@ def _write_all(
             for target in targets:  # before the first of them takes its time
                 place_for(target.output, 1, "", run_options)
         named = [Opened(found) for found in datasets.open(hint)]
-    found: list[Written] = []
+    found: list[WrittenDataset] = []
     strategies = []
     notices = TerminalNotices()
     started = time.monotonic()
@@ -278,12 +278,12 @@ def _write_all(
                 notices.warn(warning, target.split)
             warnings = notices.of_split(target.split)
             directory = target.output.directory
-            found.append(Written(target.split, directory, manifest, warnings=warnings))
+            found.append(WrittenDataset(target.split, directory, manifest, warnings=warnings))
             strategies.append(_strategy_of(writing))
     if len(found) < len(targets):
         return  # they go on elsewhere
     _print_found(found, strategies, time.monotonic() - started, run_options, json=json)
-    check_manifests({each.split or "": each.manifest for each in found})
+    check_split_schemas({each.split or "": each.manifest for each in found})
 
 
 def reshard(
@@ -315,7 +315,7 @@ def reshard(
     Example: [bold]shardwriter beam reshard out/train@16 out/more@64[/bold]
     """
     with reported(
-        verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression, urls=True))
+        verbose=verbose, left=lambda: leftover_note(output_of(out, shards, compression, urls=True))
     ):
         from shardwriter.writing import RunOptions
 
@@ -341,7 +341,7 @@ def reshard(
         started = time.monotonic()
         manifest = _run(arguments, writing, output, verbose=verbose)
         if manifest is not None:
-            found = [Written(None, output.directory, manifest)]
+            found = [WrittenDataset(None, output.directory, manifest)]
             elapsed_s = time.monotonic() - started
             _print_found(found, [_strategy_of(writing)], elapsed_s, run_options, json=json)
 
@@ -366,10 +366,10 @@ def _run(
     """Run a write, and return its manifest; None where the job goes on elsewhere."""
     from shardwriter.dataset import parse_manifest
     from shardwriter.errors import RunError
-    from shardwriter.formats import lost_readers
+    from shardwriter.formats import compatibility_notes
     from shardwriter.storage import storage_for
 
-    for note in lost_readers(output.compression):
+    for note in compatibility_notes(output.compression):
         hint(note)
     unfinished = run_job(arguments, writing, verbose=verbose)
     if unfinished is not None:
@@ -387,7 +387,7 @@ def _strategy_of(writing: Any) -> str:
 
 
 def _print_found(
-    found: list[Written],
+    found: list[WrittenDataset],
     strategies: list[str],
     elapsed_s: float,
     run_options: RunOptions,

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, reported
-from shardwriter.cli.making import make_copy, what_is_left
 from shardwriter.cli.write_options import (
     CompressionOption,
     Deflate,
@@ -16,28 +15,25 @@ from shardwriter.cli.write_options import (
     OutArgument,
     OverwriteOption,
     ResumeOption,
-    SeedOption,
     ShardsOption,
     ShuffleOption,
+    ShuffleSeedOption,
+    WorkersOption,
     dataset_options,
     output_of,
 )
+from shardwriter.cli.write_run import leftover_note, run_copy
 
 
 def reshard(
     path: Annotated[
-        str, typer.Argument(help="TFRecord files: a dataset's name, a folder, a file or a glob.")
+        str, typer.Argument(help="TFRecord files: a dataset name, a folder, a file or a glob.")
     ],
     out: OutArgument,
     shards: ShardsOption = None,
     shuffle: ShuffleOption = False,
-    seed: SeedOption = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", "-j", min=1, help="Processes that write; one a core where it is left off."
-        ),
-    ] = None,
+    seed: ShuffleSeedOption = None,
+    workers: WorkersOption = None,
     compression: CompressionOption = None,
     deflate: DeflateOption = Deflate.isal_2,
     index: IndexOption = False,
@@ -46,14 +42,14 @@ def reshard(
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Write the records of a dataset anew, byte for byte, as another number of shards.
+    """Copy the records of a dataset, byte for byte, to another number of shards.
 
-    Records keep their reading order, record r becomes item r, and each is proven on its way. It is
-    the same as write with --format tfrecord, manifest included.
+    Records keep their reading order: record r becomes item r. The CRCs of each
+    record are verified. Same as write with --format tfrecord.
 
     Example: [bold]shardwriter reshard out/train out/more@64[/bold]
     """
-    with reported(verbose=verbose, left=lambda: what_is_left(output_of(out, shards, compression))):
+    with reported(verbose=verbose, left=lambda: leftover_note(output_of(out, shards, compression))):
         from shardwriter.sources import TFRecordFiles
         from shardwriter.writing import RunOptions
 
@@ -62,4 +58,4 @@ def reshard(
         run_options = RunOptions(
             overwrite=overwrite, resume=resume, workers=workers, dali_index=index
         )
-        make_copy(lambda: TFRecordFiles(path), output, options, run_options, json=json)
+        run_copy(lambda: TFRecordFiles(path), output, options, run_options, json=json)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardwriter.cli.common import JsonOption, VerboseOption, hint, print_json, reported, say
-from shardwriter.cli.making import TerminalNotices, Written, all_that_is_left, make
 from shardwriter.cli.write_options import (
     AllowDuplicatesOption,
     ColumnsOption,
@@ -49,10 +48,12 @@ from shardwriter.cli.write_options import (
     SplitsOption,
     StrictOption,
     TfdsOption,
+    WorkersOption,
     WorldOption,
     dataset_options,
     datasets_of,
 )
+from shardwriter.cli.write_run import TerminalNotices, WrittenDataset, leftover_notes, run_write
 
 if TYPE_CHECKING:
     from shardwriter.dataset import Output, Split
@@ -85,25 +86,23 @@ def write(
     schema: SchemaOption = None,
     world: WorldOption = 1,
     loader_workers: LoaderWorkersOption = 1,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", "-j", min=1, help="Processes that write; one a core where it is left off."
-        ),
-    ] = None,
+    workers: WorkersOption = None,
     engine: Annotated[
         _Engine,
-        typer.Option(metavar="ENGINE", help="Who does the work: process (a pool), or serial."),
+        typer.Option(
+            metavar="ENGINE",
+            help="process (a pool of workers), or serial (all in this process, for debugging).",
+        ),
     ] = _Engine.process,
     on_error: OnErrorOption = OnError.raise_,
     max_errors: MaxErrorsOption = None,
     item_timeout: Annotated[
         float | None,
-        typer.Option(metavar="S", help="Stop when a worker takes more seconds for one item."),
+        typer.Option(metavar="S", help="Stop if one item takes a worker more than S seconds."),
     ] = None,
     backend: Annotated[
         _Backend,
-        typer.Option(metavar="NAME", help="Whose record writers: native, or tensorflow's."),
+        typer.Option(metavar="NAME", help="Library that writes the records: native or tensorflow."),
     ] = _Backend.native,
     compression: CompressionOption = None,
     deflate: DeflateOption = Deflate.isal_2,
@@ -113,22 +112,24 @@ def write(
     resume: ResumeOption = False,
     retry_errors: Annotated[
         bool,
-        typer.Option("--retry-errors", help="The same, and try again the items that were skipped."),
+        typer.Option(
+            "--retry-errors", help="Like --resume, and retry the items that were skipped on errors."
+        ),
     ] = False,
     accept_changed_map: Annotated[
         bool,
         typer.Option(
             "--accept-changed-map",
-            help="With --retry-errors: the map was changed; keep all records, and make those of "
-            "the skipped items with it.",
+            help="With --retry-errors: allow a changed --map. Records already written stay; "
+            "retried items use the new map.",
         ),
     ] = False,
     overwrite: OverwriteOption = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
     ] = False,
     timings: Annotated[
-        bool, typer.Option("--timings", help="Say at the end where the time went.")
+        bool, typer.Option("--timings", help="Print the time of each stage at the end.")
     ] = False,
     resize: ResizeOption = None,
     max_side: MaxSideOption = None,
@@ -137,8 +138,8 @@ def write(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Write rates and stage times as TensorBoard event files, one for each process; "
-            "not with Beam. See them with: tensorboard --logdir DIR",
+            help="Write rates and stage times as TensorBoard event files, one per process; view "
+            "them with: tensorboard --logdir DIR",
         ),
     ] = None,
     strict: StrictOption = False,
@@ -155,21 +156,23 @@ def write(
 ) -> None:
     """Write data as N TFRecord shards: item i goes to shard i mod N.
 
-    Nothing stands under a final name before all of it is whole; the manifest comes last. A run that
-    was stopped, however, goes on with --resume and ends with the same bytes.
+    The shards appear under their final names only when all of them are
+    complete, and the manifest last. A run that was stopped continues with
+    --resume and produces the same bytes.
 
     Example: [bold]shardwriter write photos/ out/train@16 --shuffle --seed 1[/bold]
     """
     outputs: list[Output] = []
 
-    with reported(verbose=verbose, left=lambda: all_that_is_left(outputs)):
+    with reported(verbose=verbose, left=lambda: leftover_notes(outputs)):
         from shardwriter.errors import OptionError
         from shardwriter.writing import RunOptions, write_all
 
         if dry_run and (resume or retry_errors):
             raise OptionError(
-                "--dry-run says what a write from the beginning would make",
-                hint="leave --resume and --retry-errors off",
+                "--dry-run plans a write from the start, so it does not go with --resume or "
+                "--retry-errors",
+                hint="drop --resume and --retry-errors",
             )
 
         def options_of(output: Output, part: Split | None) -> DatasetOptions:
@@ -233,29 +236,29 @@ def write(
             _show_plans(datasets, run_options, json=json)
             return
 
-        def made(progress: Progress, notices: Notices) -> list[Written]:
+        def write_datasets(progress: Progress, notices: Notices) -> list[WrittenDataset]:
             manifests = write_all(datasets.targets, datasets.select, run_options, progress, notices)
             return [
-                Written(target.split, target.output.directory, manifest)
+                WrittenDataset(target.split, target.output.directory, manifest)
                 for target, manifest in zip(datasets.targets, manifests, strict=True)
             ]
 
-        make(made, json=json, timed=not (resume or retry_errors), timings=timings)
+        run_write(write_datasets, json=json, timed=not (resume or retry_errors), timings=timings)
 
 
 def _show_plans(datasets: Datasets, run_options: RunOptions, *, json: bool) -> None:
-    from shardwriter.formats import lost_readers
-    from shardwriter.writing import check_compression, plan_selection, warn_of_sources
+    from shardwriter.formats import compatibility_notes
+    from shardwriter.writing import check_compression, plan_selection, warn_about_sources
 
     targets = datasets.targets
     outputs = [target.output for target in targets]
     for target in targets:
         check_compression(target.output, target.options, run_options)
-    for note in lost_readers(outputs[0].compression):
+    for note in compatibility_notes(outputs[0].compression):
         hint(note)
     notices = TerminalNotices()
     selections = datasets.select(notices)
-    warn_of_sources(targets, selections, run_options, notices)
+    warn_about_sources(targets, selections, run_options, notices)
     plans = [
         plan_selection(selection, target.output, run_options, outputs)
         for target, selection in zip(targets, selections, strict=True)
@@ -278,5 +281,5 @@ def _show_plan(planned: dict[str, Any], directory: str, *, json: bool) -> None:
     from shardwriter.report import print_write_plan
 
     if planned["replaces"] is not None:
-        hint(f"a dataset of this name is there ({planned['replaces']}): --overwrite replaces it")
+        hint(f"a dataset of this name exists ({planned['replaces']}): --overwrite replaces it")
     print_write_plan(planned, directory)

@@ -30,7 +30,7 @@ from shardwriter.formats import (
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.schema import RecordStats
 from shardwriter.storage import ComposingStorage, OutputFile
-from shardwriter.writing import ItemEncoder, Made, ShardFile, open_record_writer
+from shardwriter.writing import ItemEncoder, ItemResult, ShardFile, open_record_writer
 
 # How a sequence of items is cut for the shuffle.
 #
@@ -255,7 +255,7 @@ class ChunkMaker:
             ShardwriterError: An item is at fault, or the file system.
         """
         encoder = self._new_encoder()
-        facts = Facts(encoder.encoder.learnt)
+        facts = Facts(encoder.encoder.stats)
         growing: dict[int, _Growing] = {}
         last: tuple[int, Chunk] | None = None  # the facts, when all are known, go with the last one
         try:
@@ -274,7 +274,7 @@ class ChunkMaker:
     def _chunks(
         self,
         run: int,
-        records: Iterable[tuple[int, Made]],
+        records: Iterable[tuple[int, ItemResult]],
         growing: dict[int, _Growing],
         facts: Facts,
     ) -> Iterator[tuple[int, Chunk]]:

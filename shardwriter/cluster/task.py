@@ -36,15 +36,15 @@ from shardwriter.writing import (
     MessageTooLarge,
     RunOptions,
     Selection,
-    check,
     check_compression,
     check_images,
+    check_source,
     choose_num_shards,
-    finished,
+    finished_manifest,
     order_json,
     pack,
-    sample,
-    take_finished,
+    resume_finished,
+    sample_records,
     unpack,
 )
 
@@ -364,7 +364,7 @@ def task_of(
             hint="give module:callable, or a function that makes a new one each time",
         )
     selection = Selection(source, options)
-    check(source, options, output)
+    check_source(source, options, output)
     selection.list_elsewhere()
     skip_errors = run_options.on_error == "skip"
     if plan is not None:
@@ -381,7 +381,7 @@ def task_of(
             hint="leave the strategy off, or say chunked",
         )
     if plan is None:
-        cut = Cut.of(n, sample(selection, skip_errors=skip_errors).mean_frame_bytes)
+        cut = Cut.of(n, sample_records(selection, skip_errors=skip_errors).mean_frame_bytes)
     else:
         cut = Cut(n, plan["chunk_records"], plan["block_runs"])
     digest = job.digest()
@@ -394,9 +394,9 @@ def task_of(
     place = place_for(output, n, digest, run_options, dry_run=dry_run)
     notes: list[str] = []
     if place.is_finished:
-        manifest = finished(place.run())
+        manifest = finished_manifest(place.run())
         assert manifest is not None
-        take_finished(job, place.run(), manifest, run_options, notes.append)
+        resume_finished(job, place.run(), manifest, run_options, notes.append)
     cargo = load_cargo(job, None if dry_run else place.cargo_prefix)
     label = job.record_encoder().labels.feature
     num_items = job.num_items if selection.random_access else None

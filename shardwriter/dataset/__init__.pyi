@@ -1,6 +1,6 @@
 from . import key_order as key_order
 from . import permutation as permutation
-from .assignment import MOST_GAPS as MOST_GAPS
+from .assignment import MAX_EXPANDED_GAPS as MAX_EXPANDED_GAPS
 from .assignment import GapRuns as GapRuns
 from .assignment import Gaps as Gaps
 from .assignment import assignment_error as assignment_error
@@ -10,7 +10,7 @@ from .assignment import to_runs as to_runs
 from .index import KINDS as KINDS
 from .index import MAGIC as MAGIC
 from .index import Index as Index
-from .index import Place as Place
+from .index import RecordSpan as RecordSpan
 from .index import columns as columns
 from .index import dali_index as dali_index
 from .index import frame_ends as frame_ends
@@ -23,7 +23,7 @@ from .key_order import key_bytes as key_bytes
 from .key_order import key_hash as key_hash
 from .key_order import key_hashes as key_hashes
 from .key_order import key_of as key_of
-from .key_order import places_by_key as places_by_key
+from .key_order import positions_by_key as positions_by_key
 from .key_order import value_key as value_key
 from .manifest import IndexEntry as IndexEntry
 from .manifest import Manifest as Manifest
@@ -39,10 +39,10 @@ from .naming import Output as Output
 from .naming import ShardPattern as ShardPattern
 from .naming import TfdsSplit as TfdsSplit
 from .naming import dataset_name as dataset_name
+from .naming import error_log_file as error_log_file
 from .naming import generations as generations
 from .naming import is_url as is_url
-from .naming import ledger_file as ledger_file
-from .naming import lost_file as lost_file
+from .naming import lost_items_file as lost_items_file
 from .naming import manifest_file as manifest_file
 from .naming import parse_output as parse_output
 from .naming import parse_shard_file as parse_shard_file
@@ -63,7 +63,7 @@ from .rank_partition import Token as Token
 from .rank_partition import Uneven as Uneven
 from .rank_partition import auto_num_shards as auto_num_shards
 from .rank_partition import good_num_shards as good_num_shards
-from .rank_partition import split_share as split_share
+from .rank_partition import partition_for_rank as partition_for_rank
 from .rank_partition import worker_batches as worker_batches
 from .record_locations import AssignedLocations as AssignedLocations
 from .record_locations import InterleavedLocations as InterleavedLocations
@@ -72,4 +72,4 @@ from .splits import Split as Split
 from .splits import SplitOption as SplitOption
 from .splits import check_split_name as check_split_name
 from .splits import parse_split_option as parse_split_option
-from .splits import place_key as place_key
+from .splits import position_key as position_key

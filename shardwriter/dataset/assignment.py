@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardwriter.errors import ManifestError
 
-MOST_GAPS: Final = 1 << 20  # 8 MiB as an array: so many need no index file that has them
+MAX_EXPANDED_GAPS: Final = 1 << 20  # 8 MiB as an array: so many need no index file that has them
 _MOST_IN_BLOCKS: Final = 1 << 27  # 1 GiB in an index file
 _BLOCK_GAPS: Final = 1 << 16
 
@@ -93,7 +93,7 @@ class GapRuns(Sequence[int]):
         self.firsts = firsts[is_new]
         self.counts = np.add.reduceat(counts, np.flatnonzero(is_new)) if len(counts) else counts
         self._ends = np.cumsum(self.counts)  # gaps up to the end of each run
-        self._most = max(MOST_GAPS, index_bytes // 8)
+        self._most = max(MAX_EXPANDED_GAPS, index_bytes // 8)
         self._path = path
 
     def __len__(self) -> int:

@@ -88,7 +88,7 @@ def frame_ends(
     return ends
 
 
-class Place(NamedTuple):
+class RecordSpan(NamedTuple):
     """Where one record is.
 
     Attributes:
@@ -337,7 +337,7 @@ class Index:
             total += int(sizes.sum())
         return total
 
-    def place(self, shard: int, position: int) -> Place:
+    def place(self, shard: int, position: int) -> RecordSpan:
         """Return where record ``position`` of a shard is.
 
         Raises:
@@ -361,7 +361,7 @@ class Index:
         end = int(ends[piece])
         if not begin < end or num_records < 1:
             self._refuse(f"its offsets of shard {shard} go back at record {position}")
-        return Place(begin, end, position - before, num_records)
+        return RecordSpan(begin, end, position - before, num_records)
 
 
 def _file_state(path: str) -> tuple[int, int] | None:

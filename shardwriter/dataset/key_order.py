@@ -158,7 +158,7 @@ def key_hashes(keys: Iterable[bytes], seed: int) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
-def places_by_key(
+def positions_by_key(
     hashes: NDArray[np.uint64],
     key_at: Callable[[int], bytes],
     refused: Callable[[bytes, int, int], Exception],

@@ -196,12 +196,12 @@ class ShardPattern:
         return f"{self.name}.index"
 
 
-def ledger_file(name: str) -> str:
+def error_log_file(name: str) -> str:
     """Return the file name of the list of a dataset's items that gave an error."""
     return f"{name}.errors.jsonl"
 
 
-def lost_file(name: str) -> str:
+def lost_items_file(name: str) -> str:
     """Return the file name of the list of what a repair could not bring back."""
     return f"{name}.lost.jsonl"
 

@@ -152,7 +152,7 @@ def worker_batches(worker: int, num_workers: int, num_batches: int, first: int =
     return range(first + worker, num_batches, num_workers)
 
 
-def split_share(
+def partition_for_rank(
     num_records: int, rank: int, world: int, uneven: Uneven | None = None, consumed: int = 0
 ) -> RankPartition:
     """Return a rank's share, where the caller may have chosen no policy.

@@ -133,7 +133,7 @@ def split_hashes(keys: Iterable[bytes], seed: int) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
-def place_key(place: int) -> bytes:
+def position_key(place: int) -> bytes:
     """Return the key of an item that has no name: its place in the source."""
     return place.to_bytes(8, "little")
 

@@ -383,7 +383,7 @@ class OpenStream:
         """CRC-32C of a compressed file, as far as it was read; None where it is not known."""
         return self._summed.crc32c if self._summed else None
 
-    def note_members(self, on_member: Callable[[int, int], None]) -> None:
+    def on_members(self, on_member: Callable[[int, int], None]) -> None:
         """Have a compressed file's members told; see :attr:`InflateStream.on_member`."""
         if self._inflate is not None:
             self._inflate.on_member = on_member
@@ -522,7 +522,7 @@ def check_packing(compression: Compression, deflate: Deflate) -> None:
         )
 
 
-def lost_readers(compression: Compression) -> list[str]:
+def compatibility_notes(compression: Compression) -> list[str]:
     """Return what a person should know who compresses shards, a line each."""
     if compression == "none":
         return []

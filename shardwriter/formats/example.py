@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from shardwriter.errors import FeatureError
 from shardwriter.formats.example_wire import decode_example, payload_kind
-from shardwriter.formats.feature_values import ENCODERS, NOTED, UNSET, Kind, encode_any
+from shardwriter.formats.feature_values import ENCODERS, PRECISION, UNSET, Kind, encode_any
 from shardwriter.formats.varint import encode_varint
 
 __all__ = ["UNSET", "Kind", "decode_example", "encode_example", "payload_kind"]
@@ -61,8 +61,8 @@ def encode_example(
             kind = kinds.get(key) if kinds else None
             encode = ENCODERS[kind].get(type(value))
             encoded = encode(value) if encode is not None else encode_any(value, kind)
-            if lost is not None and NOTED.has_lost:
-                NOTED.has_lost = False
+            if lost is not None and PRECISION.has_lost:
+                PRECISION.has_lost = False
                 lost.append(key)
             if isinstance(encoded, bytes):
                 head = heads[len(encoded)]

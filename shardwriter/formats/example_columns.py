@@ -25,7 +25,7 @@ from shardwriter.formats.example_wire import (
     decode_plain_list,
 )
 from shardwriter.formats.feature_values import (
-    NOTED,
+    PRECISION,
     UNSET,
     UNSET_FEATURE,
     Kind,
@@ -184,7 +184,7 @@ class _Spans(NamedTuple):
     tag: int = 0
 
 
-def read_in_lockstep(payloads: Sequence[bytes]) -> tuple[dict[str, Part], NDArray[np.bool_]]:
+def read_batch(payloads: Sequence[bytes]) -> tuple[dict[str, Part], NDArray[np.bool_]]:
     """Read all rows that can be read together.
 
     Args:
@@ -467,7 +467,7 @@ def decode_columns(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
             raise
     return {
         name: column.in_lists() if isinstance(column, SingleBlobs) else column
-        for name, column in to_columns(put_rows(found, rows), len(payloads)).items()
+        for name, column in to_columns(add_rows(found, rows), len(payloads)).items()
     }
 
 
@@ -509,7 +509,7 @@ def decode_plain_parts(
         parts: dict[str, Part] = {}
         plain = np.zeros(num_rows, np.bool_)
     else:
-        parts, plain = read_in_lockstep(payloads)
+        parts, plain = read_batch(payloads)
     rows = {}
     for row in np.flatnonzero(~plain).tolist():
         features = decode_plain_example(payloads[row])
@@ -519,10 +519,10 @@ def decode_plain_parts(
         found = {name: _kept(part, plain) for name, part in parts.items()}
         parts = {name: part for name, part in found.items() if part.rows.size}
     plain[list(rows)] = True
-    return put_rows(parts, rows), plain
+    return add_rows(parts, rows), plain
 
 
-def put_rows(
+def add_rows(
     parts: dict[str, Part], rows: Mapping[int, Mapping[str, Values | None]]
 ) -> dict[str, Part]:
     """Add records that were read one by one to those of their batch.
@@ -646,8 +646,8 @@ def encode_columns(
                 raise FeatureError(f"{len(column.values)} rows, and {num_rows} in other columns")
             num_rows = len(column.values)
             pieces += _encode_column(EntryHeads(name), column, kind)
-            if lost is not None and NOTED.has_lost:
-                NOTED.has_lost = False
+            if lost is not None and PRECISION.has_lost:
+                PRECISION.has_lost = False
                 lost.append(name)
         except FeatureError as error:
             error.feature = name

@@ -260,7 +260,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
 #
 # Rounding to the 24 bits of float32 is what people expect of measured values. A number is *lost*
 # where that is not all: one from 2**24 on that changes (a time stamp, an id), or one so small that
-# most of its digits go. Encoding stores it all the same, and :data:`NOTED` says so, for whoever
+# most of its digits go. Encoding stores it all the same, and :data:`PRECISION` says so, for whoever
 # wants to know which number it was. The same rule holds for float types of other sizes, with their
 # bits: integers from 2**53 on may be lost in float64.
 
@@ -289,7 +289,7 @@ class _Noted(threading.local):
     has_lost = False
 
 
-NOTED: Final = _Noted()
+PRECISION: Final = _Noted()
 
 
 def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
@@ -319,8 +319,8 @@ def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
     infinite = np.isinf(narrow) & np.isfinite(array)
     if infinite.any():
         raise overflow(array[infinite].flat[0])
-    if lost_place(wide) is not None:
-        NOTED.has_lost = True
+    if first_inexact(wide) is not None:
+        PRECISION.has_lost = True
     return narrow
 
 
@@ -332,8 +332,8 @@ def _as_float64(array: NDArray[Any]) -> NDArray[np.float64]:
 
 def note_float(value: float) -> None:
     """Note a single number that is stored as float32, where it is lost."""
-    if lost_place(np.array([value])) is not None:
-        NOTED.has_lost = True
+    if first_inexact(np.array([value])) is not None:
+        PRECISION.has_lost = True
 
 
 def integers_as_float64(integers: NDArray[Any] | Sequence[Any]) -> NDArray[np.float64]:
@@ -345,12 +345,12 @@ def integers_as_float64(integers: NDArray[Any] | Sequence[Any]) -> NDArray[np.fl
     wide = np.asarray(integers, np.float64)
     if wide.size and not np.abs(wide).max() < EXACT_FLOAT64:
         exact = integers if isinstance(integers, np.ndarray) else np.array(integers, object)
-        if lost_place(exact, "float64") is not None:
-            NOTED.has_lost = True
+        if first_inexact(exact, "float64") is not None:
+            PRECISION.has_lost = True
     return wide
 
 
-def lost_place(values: NDArray[Any], dtype: str = "float32") -> int | None:
+def first_inexact(values: NDArray[Any], dtype: str = "float32") -> int | None:
     """Return the place of the first lost number, in the flat array; None where there is none.
 
     Args:
@@ -538,7 +538,7 @@ def _int_elsewhere(value: int, kind: Kind | None) -> Encoded:
     except OverflowError:
         raise overflow(value) from None
     if wide != value:
-        NOTED.has_lost = True
+        PRECISION.has_lost = True
     return _encode_float(wide)
 
 

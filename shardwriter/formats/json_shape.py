@@ -57,12 +57,12 @@ def check(value: Any, shape: type[Shape]) -> Shape:
         msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
-    if nests_deeper(value, MAX_DEPTH):
+    if exceeds_depth(value, MAX_DEPTH):
         raise ValueError(f"it nests more than {MAX_DEPTH} deep")
     return cast(Shape, value)
 
 
-def nests_deeper(value: Any, depth: int) -> bool:
+def exceeds_depth(value: Any, depth: int) -> bool:
     """Tell whether objects and arrays of a parsed value nest deeper than so many."""
     level = [value]
     for _ in range(depth):

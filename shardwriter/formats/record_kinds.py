@@ -289,7 +289,7 @@ _SINGULARS: Final = {
 }
 
 
-def looks_like(payload: bytes) -> str:
+def describe_record(payload: bytes) -> str:
     """Return what a record looks like, in words that go behind "looks like"."""
     return _SINGULARS[record_kind(payload)]
 

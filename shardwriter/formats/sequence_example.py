@@ -62,7 +62,7 @@ def list_key(name: str) -> str:
     return _LIST + name
 
 
-def is_of_sequences(key: str) -> bool:
+def is_sequence_key(key: str) -> bool:
     """Say whether a key is of a SequenceExample."""
     return key.startswith((_CONTEXT, _LIST))
 
@@ -77,7 +77,7 @@ def list_part(keyed: Mapping[str, T]) -> dict[str, T]:
     return {k.removeprefix(_LIST): v for k, v in keyed.items() if k.startswith(_LIST)}
 
 
-def keyed(context: Mapping[str, T], lists: Mapping[str, T]) -> dict[str, T]:
+def by_key(context: Mapping[str, T], lists: Mapping[str, T]) -> dict[str, T]:
     """Return both by their keys."""
     return {
         **{context_key(name): value for name, value in context.items()},
@@ -85,7 +85,7 @@ def keyed(context: Mapping[str, T], lists: Mapping[str, T]) -> dict[str, T]:
     }
 
 
-def spoken(key: str) -> str:
+def display_name(key: str) -> str:
     """Return what a person is told of a key."""
     if key.startswith(_LIST):
         return list_spelling(key.removeprefix(_LIST))

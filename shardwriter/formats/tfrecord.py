@@ -414,7 +414,7 @@ def is_frame(header: bytes, payload: bytes, footer: bytes, *, check: bool) -> bo
     return footer == _U32_ARRAY.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
 
 
-def is_proven_frame(frame: bytes) -> bool:
+def is_valid_frame(frame: bytes) -> bool:
     """Tell whether bytes are a frame of their length, header and payload proven."""
     payload_bytes = len(frame) - FRAME_BYTES
     if payload_bytes < 0 or not frame.startswith(_headers[payload_bytes]):
@@ -424,7 +424,7 @@ def is_proven_frame(frame: bytes) -> bool:
     return frame.endswith(_U32_ARRAY.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF))
 
 
-def cut_frame(frame: bytes, *, check: bool) -> bytes | None:
+def parse_frame(frame: bytes, *, check: bool) -> bytes | None:
     """Return the payload of a frame; None where the bytes are no frame of their length."""
     payload = frame[HEADER_BYTES:-FOOTER_BYTES]
     if not frame.startswith(_headers[len(payload)]):
@@ -436,7 +436,7 @@ def cut_frame(frame: bytes, *, check: bool) -> bytes | None:
     return payload
 
 
-def cut_frames(
+def parse_frames(
     data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], *, check: bool
 ) -> list[bytes] | None:
     """Return the payloads of frames; None where one of them is no frame.
@@ -455,7 +455,7 @@ def cut_frames(
         return None
     if len(begins) < _FEW:
         spans = zip(begins.tolist(), ends.tolist(), strict=True)
-        cut = [cut_frame(data[begin:end], check=check) for begin, end in spans]
+        cut = [parse_frame(data[begin:end], check=check) for begin, end in spans]
         payloads = [payload for payload in cut if payload is not None]
         return payloads if len(payloads) == len(cut) else None
     payload_ends = ends - FOOTER_BYTES

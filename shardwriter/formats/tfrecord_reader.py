@@ -109,7 +109,7 @@ class Cursor:
 
     def _fill(self, num_bytes: int) -> bool:
         rereads = self.read_at is not None and num_bytes <= READ_BYTES
-        self.give_up(keep_rest=not rereads)
+        self.drop_consumed(keep_rest=not rereads)
         pieces = [self.buffer] if self.buffer else []
         have = sum(map(len, pieces))
         while have < num_bytes:
@@ -138,7 +138,7 @@ class Cursor:
         """Return what ``buffer`` has of the next bytes."""
         return self.buffer[self.start : self.start + num_bytes]
 
-    def give_up(self, *, keep_rest: bool = True) -> None:
+    def drop_consumed(self, *, keep_rest: bool = True) -> None:
         """Drop what was passed, and the rest of what was read too where it is read again."""
         if self.crc32c is not None and self.start:
             self.crc32c = extend_crc32c(
@@ -148,7 +148,7 @@ class Cursor:
         self.base += self.start
         self.start = 0
 
-    def move_to(self, offset: int, buffer: bytes) -> None:
+    def seek(self, offset: int, buffer: bytes) -> None:
         """Hop over what lies between; ``buffer`` is what stands at ``offset``."""
         self.crc32c = None
         self.buffer, self.base, self.start = buffer, offset, 0
@@ -238,18 +238,18 @@ def read_frames(
     if check not in get_args(Check):
         raise OptionError(f"check is {check!r}", hint="none, length or crc")
     cursor = Cursor(stream)
-    yield from judge_frames(
+    yield from scan_frames(
         cursor, check, on_defect or _raise(cursor, path), max_payload_bytes=max_payload_bytes
     )
 
 
-def judge_frames(
+def scan_frames(
     cursor: Cursor,
     check: Check,
     report: Callable[[Defect], None],
     *,
     max_payload_bytes: int = MAX_PAYLOAD_BYTES,
-    take_unmasked: bool = False,
+    yield_unmasked: bool = False,
 ) -> Iterator[bytes]:
     """Yield payloads from where a cursor stands: the one place that says what is wrong.
 
@@ -261,7 +261,7 @@ def judge_frames(
         check: What to prove.
         report: Told of each defect.
         max_payload_bytes: A longer length is a defect.
-        take_unmasked: Yield the records too whose checksums are right but for the mask.
+        yield_unmasked: Yield the records too whose checksums are right but for the mask.
     """
     known_headers: dict[int, int] = {}  # length -> its masked CRC
     run: _Run | None = None
@@ -344,7 +344,7 @@ def judge_frames(
                     end = start + count * FRAME_BYTES
                 cursor.record_index += count
                 cursor.start = start = end
-                if take_unmasked and odd == "unmasked-crc":
+                if yield_unmasked and odd == "unmasked-crc":
                     yield payload
                     buffer, start = cursor.buffer, cursor.start
                 continue

@@ -1,7 +1,7 @@
 """Frames of a damaged or large file: bulk verification, and resynchronization behind breaks.
 
 Good frames are passed in bulk. Any other frame goes to
-:func:`shardwriter.formats.tfrecord_reader.judge_frames`, the only place that decides what is wrong.
+:func:`shardwriter.formats.tfrecord_reader.scan_frames`, the only place that decides what is wrong.
 
 Behind a break, `next_frame` finds the next good frame. A frame has no marker, but a length below
 2^31 has five zero bits and four zero bytes, and the CRC of the length matches by chance once in
@@ -33,8 +33,8 @@ from shardwriter.formats import (
     Defect,
     extend_crc32c,
     frame_header,
-    judge_frames,
     mask_crc32c,
+    scan_frames,
 )
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.storage import inputs_for, open_stream, storage_errors
@@ -187,7 +187,7 @@ class Walk:
         on_defect: Called with each defect; for a break after the next good frame was searched.
         ends: uint64[n]: where the frames end, according to an index. With it, the indices of
             records behind a break are known.
-        take_unmasked: Also return records with unmasked CRCs.
+        yield_unmasked: Also return records with unmasked CRCs.
 
     Attributes:
         is_behind_break: Whether ordinary readers do not reach the current frame.
@@ -201,7 +201,7 @@ class Walk:
         on_defect: Callable[[Defect], None],
         *,
         ends: NDArray[np.uint64] | None = None,
-        take_unmasked: bool = False,
+        yield_unmasked: bool = False,
     ) -> None:
         self.is_behind_break = False
         self.is_index_known = True
@@ -209,7 +209,7 @@ class Walk:
         self._check: Check = check
         self._on_defect = on_defect
         self._ends = ends
-        self._take_unmasked = take_unmasked
+        self._yield_unmasked = yield_unmasked
         self._break: Defect | None = None
         # Continues at the cursor, which callers may move in between.
         self._judged = self._judge()
@@ -224,8 +224,8 @@ class Walk:
             self._judged = self._judge()
 
     def _judge(self) -> Iterator[bytes]:
-        return judge_frames(
-            self._cursor, self._check, self._note, take_unmasked=self._take_unmasked
+        return scan_frames(
+            self._cursor, self._check, self._note, yield_unmasked=self._yield_unmasked
         )
 
     def _note(self, defect: Defect) -> None:
@@ -304,7 +304,7 @@ def good_records(
     with storage_errors(path), open_stream(path) as stream:
         is_plain = stream.compression == "none"
         cursor = Cursor(stream, size=inputs_for(path).stat(path).st_size if is_plain else None)
-        walk = Walk(cursor, "crc", on_defect, ends=ends if is_plain else None, take_unmasked=True)
+        walk = Walk(cursor, "crc", on_defect, ends=ends if is_plain else None, yield_unmasked=True)
         while (payload := walk.next()) is not None:
             index = cursor.record_index - 1 if walk.is_index_known else None
             yield GoodRecord(cursor.offset - len(payload) - FRAME_BYTES, index, payload)
@@ -494,6 +494,6 @@ def skip_far(cursor: Cursor, *, verify: bool) -> NDArray[np.uint64]:
             passed = passed[: wrong[0]]
             offset = first + int(passed.sum()) + FRAME_BYTES * len(passed)
     if len(passed):
-        cursor.move_to(offset, b"")
+        cursor.seek(offset, b"")
         cursor.record_index += len(passed)
     return passed

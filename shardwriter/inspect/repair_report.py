@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from shardwriter.dataset import Gaps, lost_file, manifest_file, to_runs
+from shardwriter.dataset import Gaps, lost_items_file, manifest_file, to_runs
 from shardwriter.formats import Defect, canonical, clean, html_table
 from shardwriter.inspect.survey import Known, ShardSurvey
 
@@ -155,7 +155,7 @@ class RepairReport:
     @property
     def ledger(self) -> str | None:
         """Path of the list of what is lost; None where nothing is."""
-        return os.path.join(self.out, lost_file(self.name)) if self.lost else None
+        return os.path.join(self.out, lost_items_file(self.name)) if self.lost else None
 
     @property
     def verdict(self) -> str:

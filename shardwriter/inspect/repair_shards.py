@@ -28,8 +28,8 @@ from shardwriter.dataset import (
     Split,
     assignment_error,
     dali_index,
-    ledger_file,
-    lost_file,
+    error_log_file,
+    lost_items_file,
     tfds_split_of,
     to_runs,
 )
@@ -46,12 +46,12 @@ from shardwriter.formats import (
     Defect,
     Packing,
     Values,
+    by_key,
     canonical,
     context_part,
     decode_example,
     decode_sequence_example,
     extend_crc32c,
-    keyed,
     list_part,
     read_records,
 )
@@ -71,16 +71,16 @@ from shardwriter.writing import (
     RunDirectory,
     RunOptions,
     Selection,
-    begin,
-    check,
+    begin_run,
     check_names,
-    check_stable,
+    check_resumable,
+    check_source,
+    find_job_change,
     key_costs,
     key_notes,
     machine_facts,
     publish,
     shard_rows,
-    what_differs,
     write_index,
 )
 
@@ -284,7 +284,7 @@ def recount(
     is_sequences = "feature_lists" in manifest.schema
     told = dict(manifest.schema.get("features", {}))
     if is_sequences:
-        told = keyed(told, manifest.schema["feature_lists"])
+        told = by_key(told, manifest.schema["feature_lists"])
     features = {name: dict(entry) for name, entry in told.items()}
     partly = {
         name
@@ -306,7 +306,7 @@ def recount(
             try:
                 if is_sequences:
                     values, lists = decode_sequence_example(payload)
-                    found = keyed(values, {n: _first(steps) for n, steps in lists.items()})
+                    found = by_key(values, {n: _first(steps) for n, steps in lists.items()})
                 else:
                     found = values = decode_example(payload)
             except WireError:
@@ -571,7 +571,7 @@ def _publish(
             {"features": {}},
             extra={"repaired": _repaired(None, lost)},
         )
-    errors = run.storage.read(os.path.join(known.directory, ledger_file(known.name))) or b""
+    errors = run.storage.read(os.path.join(known.directory, error_log_file(known.name))) or b""
     publish(run, manifest, errors, report.ledger_lines())
 
 
@@ -608,7 +608,7 @@ def _publish_files(
     if known.pattern is not None:
         check_names(run, known.pattern)
     storage.sync_directory(run.path)
-    lost = os.path.join(run.directory, lost_file(known.name))
+    lost = os.path.join(run.directory, lost_items_file(known.name))
     of_older = [lost]
     if known.pattern is not None:  # what spoke of the files that are replaced
         of_older += [
@@ -729,10 +729,10 @@ def job_of(
     for note in [*source.notes, *key_notes(source, options), *key_costs(source, options)]:
         notify(note)
     selection = Selection(source, options)
-    check(source, options, output_of(known, out))
+    check_source(source, options, output_of(known, out))
     job = Job(selection, manifest.pattern)
-    check_stable(job)
-    what = what_differs(job, manifest)
+    check_resumable(job)
+    what = find_job_change(job, manifest)
     if what is not None:
         raise RunChanged(
             f"this is not the job that wrote {known.name!r}: {what} is not what it was",
@@ -802,7 +802,7 @@ def remake(
         RunChanged: What was made is not what the manifest says; nothing is published.
     """
     manifest = required_manifest(known)
-    begin(run, {"repair": True, **machine_facts()})
+    begin_run(run, {"repair": True, **machine_facts()})
     sealed: dict[int, SealedShard] = {}
     for found in surveys:
         if not _stays(found, in_place=in_place):
@@ -818,7 +818,7 @@ def remake(
         gaps=np.array(manifest.gaps, np.int64),
         num_items=manifest.num_items,
     )
-    if not kept.is_everything:
+    if not kept.is_complete:
         outcome = engine(job, run, kept, progress, notify)
         _check_made(manifest, outcome.shards, outcome.gaps, outcome.num_items)
     index = write_index(
@@ -835,7 +835,7 @@ def remake(
             path=os.path.join(known.directory, manifest.pattern.manifest_file),
             hint="the manifest was changed: write the dataset again",
         )
-    errors = run.storage.read(os.path.join(known.directory, ledger_file(known.name))) or b""
+    errors = run.storage.read(os.path.join(known.directory, error_log_file(known.name))) or b""
     publish(run, manifest, errors)
 
 

@@ -35,11 +35,11 @@ from shardwriter.formats import (
     OpenStream,
     SingleBlobs,
     Values,
+    add_rows,
     decode_example,
     decode_plain_parts,
     decode_sequence_example,
     extend_crc32c,
-    put_rows,
     record_kind,
     to_column,
 )
@@ -173,7 +173,7 @@ class PayloadStats:
             self.kinds["Example"] += num_records
         if odd:
             rows, lists = self._decode_odd(payloads, odd)
-            parts = put_rows(parts, rows)
+            parts = add_rows(parts, rows)
             num_records += len(rows)
             if self.features is not None:
                 self.features.add_lists(lists)
@@ -488,7 +488,7 @@ def scan_file(
                 hazards(file_end, stream_end)
                 summer.add_member(file_end, stream_end)
 
-            stream.note_members(note_member)
+            stream.on_members(note_member)
         cursor = _Scanning(scan, stream, options, ends, progress, summer).run()
         if cursor.broken is None:
             scan.crc32c = cursor.crc32c
@@ -554,7 +554,7 @@ class _Scanning:
                 self._add_sizes()
         self._add_sizes()
         cursor.start = len(cursor.buffer)  # an incomplete frame, part of the CRC too
-        cursor.give_up()
+        cursor.drop_consumed()
         payloads.finish(0 if self._walk.is_behind_break else cursor.record_index)
         self._scan.payloads, self._scan.kinds = payloads.stats, payloads.kinds
         self._report_progress()
@@ -600,13 +600,13 @@ class _Scanning:
         length = self._headers[cursor.peek(HEADER_BYTES)]
         if length <= LONG_BYTES:
             return False
-        cursor.give_up()
+        cursor.drop_consumed()
         offset, crc = cursor.offset, cursor.crc32c
         index = cursor.record_index
         defect = pass_long(cursor, length, verify=self._check == "crc")
         if defect is not None and cursor.read_at is not None:
             # Left to the frame-by-frame walk, which also looks at what follows.
-            cursor.move_to(offset, b"")
+            cursor.seek(offset, b"")
             cursor.crc32c, cursor.record_index = crc, index
             return False
         if defect is not None and cursor.broken is not None:

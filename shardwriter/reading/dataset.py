@@ -19,11 +19,11 @@ from shardwriter.dataset import (
     RankPartition,
     RecordLocations,
     Uneven,
-    split_share,
+    partition_for_rank,
 )
 from shardwriter.errors import DataError, OptionError, ShardwriterError, WireError
 from shardwriter.formats import html_table, payload_kind
-from shardwriter.schema import FeatureSummary, Restorer, SequenceRestorer, type_text
+from shardwriter.schema import ExampleDecoder, FeatureSummary, SequenceDecoder, type_text
 from shardwriter.sources import LARGE_BYTES, RecordReader
 
 # What all views of an open dataset share: its records by their numbers, read and decoded.
@@ -97,11 +97,11 @@ class Core:
         return {} if "SequenceExample" in map(payload_kind, payloads) else None
 
     @cached_property
-    def restorer(self) -> Restorer | SequenceRestorer:
+    def restorer(self) -> ExampleDecoder | SequenceDecoder:
         """What decodes records."""
         if self.feature_lists is not None:
-            return SequenceRestorer(self.features, self.feature_lists)
-        return Restorer(self.features)
+            return SequenceDecoder(self.features, self.feature_lists)
+        return ExampleDecoder(self.features)
 
     @cached_property
     def identity(self) -> str:
@@ -228,9 +228,9 @@ class Core:
     def undecodable(self, error: ShardwriterError, record: int, payload: bytes) -> None:
         """Complete an error: which record it is, and what it looks like if it is no Example."""
         if isinstance(error, WireError):
-            from shardwriter.formats import looks_like
+            from shardwriter.formats import describe_record
 
-            what = looks_like(payload)
+            what = describe_record(payload)
             error.message = (
                 f"the record is no tf.train.Example, it looks like {what} ({error.message})"
             )
@@ -524,7 +524,9 @@ class Dataset:
         """
         if uneven == "pad" and self._decode:
             self._check_pads()
-        return self._view((*self._steps, split_share(len(self), rank, world, uneven, consumed)))
+        return self._view(
+            (*self._steps, partition_for_rank(len(self), rank, world, uneven, consumed))
+        )
 
     def _check_pads(self) -> None:
         if self.feature_lists is not None:

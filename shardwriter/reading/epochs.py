@@ -19,7 +19,7 @@ from shardwriter.dataset import (
     RankPartition,
     Token,
     Uneven,
-    split_share,
+    partition_for_rank,
 )
 from shardwriter.errors import OptionError, RunChanged
 
@@ -142,7 +142,7 @@ class EpochOptions:
             )
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
             raise OptionError(f"seed is {self.seed!r}", hint="give 0 <= seed < 2^64")
-        split_share(1, 0, 1, self.uneven)  # is there such a policy?
+        partition_for_rank(1, 0, 1, self.uneven)  # is there such a policy?
 
     def plan(self, ranks: RankOfWorld, epoch: int = 0, consumed: int = 0) -> EpochPlan:
         """Return the rest of an epoch, for one rank.
@@ -150,7 +150,7 @@ class EpochOptions:
         Raises:
             UnequalSteps: The ranks do not divide what remains, and nobody said what to do then.
         """
-        share = split_share(self.num_records, ranks.rank, ranks.world, self.uneven, consumed)
+        share = partition_for_rank(self.num_records, ranks.rank, ranks.world, self.uneven, consumed)
         return EpochPlan(share, self.seed, epoch, self.shuffle, self.batch_size, self.drop_last)
 
 

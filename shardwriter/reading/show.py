@@ -23,7 +23,7 @@ from shardwriter.formats import (
     payload_kind,
     read_frames,
 )
-from shardwriter.schema import RestoredFeature
+from shardwriter.schema import FeatureDecoder
 from shardwriter.sources import RecordReader, ShardSet, find_one
 from shardwriter.storage import FilePool, FileState, inputs_for, open_stream, storage_errors
 from shardwriter.writing import open_index
@@ -117,10 +117,10 @@ def num_records(path: str) -> int:
         return sum(_Cursor(shard, readers).skip(sys.maxsize) for _, shard in shard_set.shards)
 
 
-def _raw_features(manifest: Manifest | None) -> dict[str, RestoredFeature]:
+def _raw_features(manifest: Manifest | None) -> dict[str, FeatureDecoder]:
     found = {} if manifest is None else manifest.features
     return {
-        name: RestoredFeature(name, summary.type)
+        name: FeatureDecoder(name, summary.type)
         for name, summary in found.items()
         if summary.type.encoding == "raw"
     }

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from shardwriter.dataset import Manifest, ledger_file
+from shardwriter.dataset import Manifest, error_log_file
 from shardwriter.formats import clean
 from shardwriter.report.render import bytes_text, make_console, print_pairs, rate_text
 from shardwriter.storage import storage_for
@@ -41,7 +41,7 @@ def print_written(
         speed = f"{bytes_text(manifest.file_bytes / max(elapsed_s, 1e-9))}/s"
         rows.append(("time", f"{elapsed_s:.2f} s, {rate}, {speed}"))
     if manifest.gaps:
-        ledger = ledger_file(manifest.name)
+        ledger = error_log_file(manifest.name)
         path = os.path.join(directory, ledger)
         has_ledger = storage_for(path).size(path) is not None
         listed = f"; errors are listed in {ledger}" if has_ledger else ""

@@ -29,8 +29,8 @@ from shardwriter.formats import (
     RawArray,
     canonical,
     dtype_named,
+    first_inexact,
     json_shape,
-    lost_place,
     raw,
 )
 from shardwriter.schema.feature_types import (
@@ -71,7 +71,7 @@ from shardwriter.schema.feature_types import (
 _UNBOUND_DTYPES: Final = frozenset({None, "int64", "float32", "float64", "bytes", "string"})
 
 
-def must_bind(declared: FeatureType) -> bool:
+def needs_validation(declared: FeatureType) -> bool:
     """Say whether more is declared than a kind, which the encoder itself binds values to."""
     if declared.kind is None or declared.encoding == "image":
         return False
@@ -92,18 +92,18 @@ def column_types(types: Mapping[str, FeatureType]) -> dict[str, FeatureType]:
             if found.dtype == "float64":
                 told[name] = FeatureType("float", "float64")
             continue
-        if must_bind(found):
+        if needs_validation(found):
             dtype = widest.get(found.kind or "", found.dtype)
             found = FeatureType(found.kind, dtype, None, found.encoding, found.format)
         told[name] = found
     return told
 
 
-class Binder:
+class Validator:
     """Holds the values of records to declared types.
 
     Args:
-        types: By feature; those of which `must_bind` says so.
+        types: By feature; those of which `needs_validation` says so.
         num_classes: The length of a declared vocabulary, by feature.
 
     Attributes:
@@ -252,7 +252,7 @@ class _BoundFeature:
     def _note_lost(self, value: Any) -> None:
         assert self._dtype is not None
         exact = np.array(value, object) if isinstance(value, list | tuple) else np.asarray(value)
-        self.has_lost = lost_place(exact, self._dtype.name) is not None
+        self.has_lost = first_inexact(exact, self._dtype.name) is not None
 
     def _check_range(self, low: int, high: int) -> None:
         dtype = self._dtype
@@ -336,7 +336,7 @@ _DEFAULT_DTYPES: Final = {"int64": "int64", "float": "float32", "bytes": "bytes"
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredSchema:
     """What a person declared.
 
     Attributes:
@@ -348,19 +348,19 @@ class Declared:
     vocabularies: Mapping[str, list[str]] = field(default_factory=dict)
 
 
-def declare(schema: SchemaLike | None) -> Declared:
+def declare(schema: SchemaLike | None) -> DeclaredSchema:
     """Read a schema.
 
     Raises:
         OptionError: It is none; says which feature, or where in the text.
     """
     if schema is None:
-        return Declared()
+        return DeclaredSchema()
     path: str | None = None
     if isinstance(schema, str | os.PathLike):
         text = os.fspath(schema)
         if isinstance(schema, str) and "=" in text and not text.endswith(".json"):
-            return Declared(parse_schema_option(text))
+            return DeclaredSchema(parse_schema_option(text))
         path = text
         schema = _read(text)
     if not isinstance(schema, Mapping):
@@ -384,7 +384,7 @@ def declare(schema: SchemaLike | None) -> Declared:
             types[name] = found
         if vocabulary is not None:
             words[name] = vocabulary
-    return Declared(_without_shape_features(types, path), words)
+    return DeclaredSchema(_without_shape_features(types, path), words)
 
 
 class _Entry(TypedDict, total=False):

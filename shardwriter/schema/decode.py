@@ -28,6 +28,7 @@ from shardwriter.formats import (
     SequenceExample,
     SingleBlobs,
     Values,
+    add_rows,
     check_packed,
     decode_feature,
     decode_only_example,
@@ -37,11 +38,10 @@ from shardwriter.formats import (
     dtype_named,
     list_spelling,
     payload_kind,
-    put_rows,
     to_columns,
     unpack,
 )
-from shardwriter.schema.feature_types import FeatureType, Shape, reshaped, shaped_by_others
+from shardwriter.schema.feature_types import FeatureType, Shape, reshaped, shape_feature_names
 from shardwriter.schema.schema import FeatureSummary
 
 # One feature's way back: from the list that an Example holds to the type that a schema tells.
@@ -54,7 +54,7 @@ class _Absent:
 ABSENT: Final = _Absent()
 
 
-class RestoredFeature:
+class FeatureDecoder:
     """One feature's way back.
 
     Args:
@@ -309,7 +309,7 @@ def _limits(dtype: np.dtype[Any] | None) -> tuple[int, int]:
 # ==========================  ===================================================================
 
 
-class SequenceRestorer:
+class SequenceDecoder:
     """Gives SequenceExamples the types of a schema.
 
     Args:
@@ -325,9 +325,9 @@ class SequenceRestorer:
         context: Mapping[str, FeatureSummary],
         feature_lists: Mapping[str, FeatureSummary],
     ) -> None:
-        self._context = {n: RestoredFeature(n, s.type) for n, s in context.items()}
+        self._context = {n: FeatureDecoder(n, s.type) for n, s in context.items()}
         self._lists = {
-            n: RestoredFeature(list_spelling(n), s.type) for n, s in feature_lists.items()
+            n: FeatureDecoder(list_spelling(n), s.type) for n, s in feature_lists.items()
         }
 
     def example(self, payload: bytes) -> SequenceExample:
@@ -375,12 +375,12 @@ class SequenceRestorer:
         )
 
 
-def _known(features: Mapping[str, RestoredFeature], name: str) -> RestoredFeature:
+def _known(features: Mapping[str, FeatureDecoder], name: str) -> FeatureDecoder:
     found = features.get(name)
-    return RestoredFeature(name, FeatureType()) if found is None else found
+    return FeatureDecoder(name, FeatureType()) if found is None else found
 
 
-def _steps(feature: RestoredFeature, steps: Sequence[Values | None]) -> Any:
+def _steps(feature: FeatureDecoder, steps: Sequence[Values | None]) -> Any:
     dtype, shape = feature.dtype, feature.shape
     is_fixed = dtype is not None and shape is not None and feature.num_values is not None
     if not is_fixed or any(values is None for values in steps):
@@ -399,7 +399,7 @@ _MAX_BLOCK_ROWS: Final = 1024
 _MAX_BLOCK_BYTES: Final = 1 << 20
 
 
-class Restorer:
+class ExampleDecoder:
     """Gives examples and columns the types of a schema.
 
     ===========================  ==================================================================
@@ -424,8 +424,8 @@ class Restorer:
 
     def __init__(self, schema: Mapping[str, FeatureSummary]) -> None:
         self._finder = EntryFinder()
-        self._features = {name: RestoredFeature(name, entry.type) for name, entry in schema.items()}
-        self._shape_beside = shaped_by_others({name: e.type for name, e in schema.items()})
+        self._features = {name: FeatureDecoder(name, entry.type) for name, entry in schema.items()}
+        self._shape_beside = shape_feature_names({name: e.type for name, e in schema.items()})
 
     def example(self, payload: bytes) -> dict[str, Any]:
         """Return one record's features.
@@ -513,9 +513,9 @@ class Restorer:
                 columns[name] = _stack([reshaped(name, v, sizes, shape) for v, sizes in pairs])
         return columns
 
-    def _feature(self, name: str) -> RestoredFeature:
+    def _feature(self, name: str) -> FeatureDecoder:
         feature = self._features.get(name)
-        return RestoredFeature(name, FeatureType()) if feature is None else feature
+        return FeatureDecoder(name, FeatureType()) if feature is None else feature
 
     def _from_entries(self, payload: bytes, entries: list[Entry]) -> dict[str, Any]:
         features = self._features
@@ -523,7 +523,7 @@ class Restorer:
         for name, tag, start, end in entries:
             feature = features.get(name)
             if feature is None:
-                feature = RestoredFeature(name, FeatureType())
+                feature = FeatureDecoder(name, FeatureType())
             if tag:
                 restored[name] = feature.content(payload[start:end], tag, start)
             elif start == end:
@@ -574,7 +574,7 @@ def _decoded_parts(payloads: Sequence[bytes]) -> dict[str, Part]:
     """Read all rows: together where that can be, the others one by one."""
     parts, plain = decode_plain_parts(payloads)
     odd = np.flatnonzero(~plain).tolist()
-    return put_rows(parts, {row: decode_only_example(payloads[row]) for row in odd})
+    return add_rows(parts, {row: decode_only_example(payloads[row]) for row in odd})
 
 
 def _columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any] | list[Any]]:

@@ -479,7 +479,7 @@ def shape_features(types: Mapping[str, FeatureType]) -> dict[str, FeatureType]:
     }
 
 
-def shaped_by_others(types: Mapping[str, FeatureType]) -> dict[str, str]:
+def shape_feature_names(types: Mapping[str, FeatureType]) -> dict[str, str]:
     """Return which features have their shapes elsewhere, with the names of those that hold them."""
     return {name: shape_feature(name) for name in types if _is_shaped_by_another(name, types)}
 
@@ -491,7 +491,7 @@ def _is_shaped_by_another(name: str, types: Mapping[str, FeatureType]) -> bool:
     return holder == shape_feature_type(len(shape))
 
 
-def check_same_holders(
+def check_same_shape_features(
     feature: str,
     first: tuple[str, Mapping[str, FeatureType]],
     second: tuple[str, Mapping[str, FeatureType]],

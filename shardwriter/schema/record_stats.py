@@ -106,7 +106,7 @@ def warnings_of(source: object) -> list[DataWarning]:
     return list(getattr(source, "warnings", ()))
 
 
-def moved(warning: DataWarning, num_items: int) -> DataWarning:
+def shift_index(warning: DataWarning, num_items: int) -> DataWarning:
     """Return a warning about an item that comes behind so many others."""
     index = None if warning.index is None else warning.index + num_items
     return from_json({**to_json(warning), "index": index})

@@ -14,12 +14,12 @@ from shardwriter.errors import SchemaConflict, ShardwriterError
 from shardwriter.formats import (
     UNSET,
     Kind,
+    by_key,
     context_part,
+    display_name,
     image_format,
-    is_of_sequences,
-    keyed,
+    is_sequence_key,
     list_part,
-    spoken,
 )
 from shardwriter.schema.feature_types import (
     WIDEST,
@@ -131,7 +131,7 @@ class Schema:
         if self._of_sequences is not of_sequences:
             for name, summary in self.features.items():
                 is_known = summary.present or summary.type != FeatureType()
-                if is_known and is_of_sequences(name) is not of_sequences:
+                if is_known and is_sequence_key(name) is not of_sequences:
                     here = FeatureSummary(FeatureType(), first_item=item_index)
                     raise _mixed({"": here}, {name: summary}, here_is_sequence=of_sequences)
             self._of_sequences = of_sequences
@@ -174,7 +174,7 @@ class Schema:
         except ShardwriterError as error:
             self._forget(features, error.feature, widened)
             if error.feature is not None:
-                error.feature = spoken(error.feature)
+                error.feature = display_name(error.feature)
             raise
         if widened and self.on_widen is not None:
             self.on_widen({name: self.features[name] for name, *_ in widened})
@@ -240,8 +240,8 @@ class Schema:
             SchemaConflict: A feature has types that do not go together, or some are of Examples
                 and some of SequenceExamples; names an item of each.
         """
-        theirs_are = {is_of_sequences(name) for name in features}
-        if len(theirs_are | {is_of_sequences(name) for name in self.features}) > 1:
+        theirs_are = {is_sequence_key(name) for name in features}
+        if len(theirs_are | {is_sequence_key(name) for name in self.features}) > 1:
             of_sequences = True in theirs_are
             raise _mixed(features, self.features, here_is_sequence=of_sequences)
         for name, theirs in features.items():
@@ -251,7 +251,7 @@ class Schema:
                 joined = mine.type.join(theirs.type)
             except ValueError:
                 conflict = _conflict(name, mine, theirs)
-                conflict.feature = spoken(name)
+                conflict.feature = display_name(name)
                 raise conflict from None
             firsts = [i for i in (mine.first_item, theirs.first_item) if i is not None]
             mine.first_item = min(firsts, default=None)
@@ -263,7 +263,7 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Return the manifest's ``schema``; that of SequenceExamples has ``feature_lists`` too."""
         entries = {name: self.features[name].to_json() for name in sorted(self.features)}
-        if not any(map(is_of_sequences, entries)):
+        if not any(map(is_sequence_key, entries)):
             return {"features": entries}
         return {"feature_lists": list_part(entries), "features": context_part(entries)}
 
@@ -278,7 +278,7 @@ def _conflict(name: str, a: FeatureSummary, b: FeatureSummary) -> SchemaConflict
     place = "the plan" if first.first_item is None else f"item {first.first_item}"
     return SchemaConflict(
         f"{_phrase(here.type)} here, {_phrase(first.type)} in {place} ({conflict})",
-        hint=_remedy(spoken(name), here.type, first.type),
+        hint=_remedy(display_name(name), here.type, first.type),
         feature=name,
         index=here.first_item,
     )
@@ -344,4 +344,4 @@ def record_stats_from_json(data: Mapping[str, Any]) -> dict[str, FeatureSummary]
     features = schema_from_json(data)
     if "feature_lists" not in data:
         return features
-    return keyed(features, schema_from_json(data, "feature_lists"))
+    return by_key(features, schema_from_json(data, "feature_lists"))

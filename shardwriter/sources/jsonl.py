@@ -24,8 +24,8 @@ from shardwriter.formats import (
     Column,
     Kind,
     RepeatedKey,
+    exceeds_depth,
     extend_crc32c,
-    nests_deeper,
     unique_keys,
 )
 from shardwriter.schema import FeatureType, Shape
@@ -601,7 +601,7 @@ def _scan_row(line: str) -> dict[str, Any]:
     if end != len(line):
         raise _NoRow(f"more stands behind the object, from column {end + 1} on")
     # Counting is quick, and few rows have so many lists and objects that they may be too deep.
-    if line.count("[") + line.count("{") > MAX_DEPTH and nests_deeper(row, MAX_DEPTH):
+    if line.count("[") + line.count("{") > MAX_DEPTH and exceeds_depth(row, MAX_DEPTH):
         raise _NoRow(_TOO_DEEP)
     return row
 

@@ -21,7 +21,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from shardwriter.dataset import Index, Place
+from shardwriter.dataset import Index, RecordSpan
 from shardwriter.errors import CorruptFile
 from shardwriter.formats import (
     DEFLATE_ERROR,
@@ -35,10 +35,10 @@ from shardwriter.formats import (
     ByteStream,
     Compression,
     InflateStream,
-    cut_frame,
-    cut_frames,
     frame_header,
     is_frame,
+    parse_frame,
+    parse_frames,
     read_frames,
 )
 from shardwriter.storage import FilePool, OpenInput, inputs_for, storage_errors
@@ -334,7 +334,7 @@ class RecordReader:
             frame = self.pool.file(shard).read_at(begin, num_bytes)
         except OSError:
             frame = self._read(shard, begin, end)
-        payload = cut_frame(frame, check=self.check)
+        payload = parse_frame(frame, check=self.check)
         if payload is None or len(frame) != num_bytes:
             self._explain(shard, position, begin, end)
         return payload
@@ -409,7 +409,7 @@ class RecordReader:
         read = perf_counter()
         payloads = None
         if len(data) == int(run_bytes.sum()):
-            payloads = cut_frames(data, begins + shift, ends + shift, check=self.check)
+            payloads = parse_frames(data, begins + shift, ends + shift, check=self.check)
         if self.seconds:
             self.seconds["read"] += read - started
             self.seconds["check"] += perf_counter() - read
@@ -483,7 +483,7 @@ class RecordReader:
 
     # -- compressed shards -------------------------------------------------------------------------
 
-    def _load_piece(self, shard: int, place: Place) -> Piece:
+    def _load_piece(self, shard: int, place: RecordSpan) -> Piece:
         path = self.pool.paths[shard]
         data = self._read(shard, place.begin, place.end)
         with storage_errors(path):
@@ -509,7 +509,9 @@ class RecordReader:
             done = stop
         return payloads
 
-    def _of_piece(self, shard: int, place: Place, first: int, wanted: list[int]) -> list[bytes]:
+    def _of_piece(
+        self, shard: int, place: RecordSpan, first: int, wanted: list[int]
+    ) -> list[bytes]:
         """Return records of one member, which are in order."""
         started = perf_counter()
         piece = self._pieces.get(shard, place.begin, lambda: self._load_piece(shard, place))
@@ -525,7 +527,7 @@ class RecordReader:
         if is_known and int(numbers[-1]) < len(piece.ends):
             ends = piece.ends[numbers]
             begins = np.where(numbers > 0, piece.ends[numbers - 1], 0)
-            payloads = cut_frames(piece.data, begins, ends, check=self.check)
+            payloads = parse_frames(piece.data, begins, ends, check=self.check)
         if self.seconds:
             self.seconds["read"] += read - started
             self.seconds["check"] += perf_counter() - read
@@ -536,7 +538,7 @@ class RecordReader:
     def _of_broken(self, shard: int, piece: Piece, position: int, number: int) -> bytes:
         begin = piece.begin(number)
         if number < len(piece.ends) and (self.check or piece.broken is None):
-            payload = cut_frame(piece.data[begin : int(piece.ends[number])], check=self.check)
+            payload = parse_frame(piece.data[begin : int(piece.ends[number])], check=self.check)
             if payload is not None:
                 return payload
         self.pool.check(shard)

@@ -11,8 +11,8 @@ from typing import Final
 
 from shardwriter.dataset import (
     DALI_INDEX_SUFFIX,
+    MAX_EXPANDED_GAPS,
     MAX_SHARDS,
-    MOST_GAPS,
     TFRECORD_PARTS,
     Manifest,
     ShardPattern,
@@ -236,7 +236,7 @@ def load(path: str) -> Manifest:
     with storage_errors(path):
         _, text = inputs.read(path)
     manifest = parse_manifest(text, path)
-    if len(manifest.gaps) <= MOST_GAPS:
+    if len(manifest.gaps) <= MAX_EXPANDED_GAPS:
         return manifest
     # Only so many gaps make it worth another request.
     index_path = os.path.join(split(path)[0], manifest.index.file)

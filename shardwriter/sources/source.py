@@ -212,5 +212,5 @@ class FrameSource(Protocol):
 class DescribedSource(Protocol):
     """A source of which a manifest says more than its kind and its digest."""
 
-    def told(self) -> dict[str, Any]:
+    def manifest_entries(self) -> dict[str, Any]:
         """Return that, as JSON; it is decided by the digest."""

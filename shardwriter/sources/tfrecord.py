@@ -39,13 +39,13 @@ from shardwriter.formats import (
     FrameBlock,
     OpenStream,
     SequenceExample,
-    cut_frames,
     decode_example,
     decode_sequence_example,
     extend_crc32c,
     frame_header,
-    is_proven_frame,
+    is_valid_frame,
     masked_crc32c,
+    parse_frames,
     payload_kind,
     read_frames,
 )
@@ -307,7 +307,7 @@ class FrameReader:
         sizes = sizes[:count]
         data, starts = self._read(some)
         are_proven = all(self._files[number].is_proven for number in set(some.numbers.tolist()))
-        if not are_proven and cut_frames(data, starts, starts + sizes, check=True) is None:
+        if not are_proven and parse_frames(data, starts, starts + sizes, check=True) is None:
             count = _num_good(data, starts, starts + sizes)
             if not count:
                 raise self._damage(some)
@@ -318,7 +318,7 @@ class FrameReader:
         numbers, _, begins, ends = (each.tolist() for each in spans)
         for number, begin, end in zip(numbers, begins, ends, strict=True):
             frame = self._opened(number).read_at(begin, end)
-            if len(frame) != end - begin or not is_proven_frame(frame):
+            if len(frame) != end - begin or not is_valid_frame(frame):
                 if not pieces:
                     raise self._damage(spans)
                 break
@@ -365,7 +365,7 @@ def _num_good(data: bytes, starts: _Int64s, ends: _Int64s) -> int:
     good, bad = 0, len(starts)  # so many are good; among so many one is not
     while bad - good > 1:
         middle = (good + bad) // 2
-        if cut_frames(data, starts[good:middle], ends[good:middle], check=True) is None:
+        if parse_frames(data, starts[good:middle], ends[good:middle], check=True) is None:
             bad = middle
         else:
             good = middle

@@ -45,12 +45,12 @@ from shardwriter.schema import (
     RecordStats,
     SchemaLike,
     as_error,
-    check_same_holders,
+    check_same_shape_features,
     declare,
     from_manifest,
-    moved,
+    shape_feature_names,
     shape_features,
-    shaped_by_others,
+    shift_index,
     summary_text,
     type_text,
     warnings_of,
@@ -77,25 +77,25 @@ from shardwriter.writing.job import Job
 from shardwriter.writing.journal import Base
 from shardwriter.writing.notices import Notices, Notify
 from shardwriter.writing.options import DatasetOptions, OnError, RunOptions, changed
-from shardwriter.writing.plan import check
+from shardwriter.writing.plan import check_source
 from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
     COMMIT,
-    begin,
+    begin_run,
     claimed,
-    finish,
     finish_committed,
-    finished,
+    finished_manifest,
+    publish_result,
 )
 from shardwriter.writing.reshard import check_same_vocabulary
 from shardwriter.writing.resume import (
     go_on,
     has_dali,
-    kept_of,
-    learnt_of,
     read_ledger,
+    resume_finished,
     run_facts,
-    take_finished,
+    state_from_base,
+    stats_from_manifest,
 )
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
@@ -175,7 +175,7 @@ class AppendedItems:
         self.vocabularies: Mapping[str, list[str]] = {} if function else source.vocabularies
         self.label: str | None = old.label or (None if function else source.label)
         self.notes: Sequence[str] = source.notes
-        self.warnings = [moved(warning, self._num_old) for warning in warnings_of(source)]
+        self.warnings = [shift_index(warning, self._num_old) for warning in warnings_of(source)]
 
     @property
     def plan(self) -> Mapping[str, FeatureType]:
@@ -277,17 +277,17 @@ class AppendedItems:
             }
         )
 
-    def told(self) -> dict[str, Any]:
+    def manifest_entries(self) -> dict[str, Any]:
         """Return what was appended to what: a finished append is known by it."""
         return {"appended": self._appended(), "base": asdict(self._base)}
 
     def digest(self) -> dict[str, Any]:
         """Return what identifies the dataset and what comes behind it."""
-        return self.told()
+        return self.manifest_entries()
 
     def fingerprint(self) -> dict[str, Any]:
         """Return the same with what tells on this machine that something has changed."""
-        return {**self.told(), "new": self._new.source.fingerprint()}
+        return {**self.manifest_entries(), "new": self._new.source.fingerprint()}
 
 
 # What is appended to what: whether it goes together, and what is known of both beforehand.
@@ -349,14 +349,14 @@ class Appending:
                 f"{output.name!r} is to be appended to itself",
                 hint="its records would be there twice; `shardwriter reshard` makes a copy",
             )
-        manifest = finished(run)
+        manifest = finished_manifest(run)
         old = TFRecordFiles(path)
         if manifest is None or old.manifest is None:
             raise OptionError(f"the dataset {output.name!r} is not whole", path=output.directory)
         if not isinstance(source, RecordSource) or options.map is not None:
             # What has its shape beside it there has it beside it in every record.
             before = {name: summary.type for name, summary in old.summaries.items()}
-            shaped = {name: before[name] for name in shaped_by_others(before)}
+            shaped = {name: before[name] for name in shape_feature_names(before)}
             options = replace(options, schema={**shaped, **options.schema})
         inner = DatasetOptions(
             filter=options.filter,
@@ -462,7 +462,7 @@ class Appending:
         for name, planned in types.items():
             if name not in before:
                 continue
-            check_same_holders(name, (there, old), ("what is appended", types))
+            check_same_shape_features(name, (there, old), ("what is appended", types))
             try:
                 before[name].type.join(planned)
             except ValueError as error:
@@ -484,23 +484,27 @@ class Appending:
     def begin(self, job: Job, known: Known, run: RunDirectory) -> ResumeState:
         """Begin a run whose first items are known already."""
         errors = read_ledger(run)
-        learnt = learnt_of(job, self.manifest) if known.schema else RecordStats({}, _no_labels(job))
+        learnt = (
+            stats_from_manifest(job, self.manifest)
+            if known.schema
+            else RecordStats({}, _no_labels(job))
+        )
         if self._copied is not None and known.schema:
-            copied = Job(self.new, job.pattern).copied
+            copied = Job(self.new, job.pattern).copied_stats
             if copied.labels.feature != learnt.labels.feature:  # which these do not have
                 copied.labels = _no_labels(job)
             learnt.merge(copied)
         if not known.labels:
             learnt = replace(learnt, labels=_no_labels(job))
-        begin(run, run_facts(job))
+        begin_run(run, run_facts(job))
         base = Base(
             in_place=True,  # nothing is lost with it
             gaps=to_runs(self.manifest.gaps),
             errors=errors,
-            learnt=learnt.to_state(),
+            stats=learnt.to_state(),
         )
         run.write_base(base)
-        return kept_of(base, job.num_shards)
+        return state_from_base(base, job.num_shards)
 
 
 def _no_labels(job: Job) -> LabelCounts:
@@ -621,7 +625,7 @@ def append_dataset(
         claimed(output, replacing) as run,
         open_engine(run_options, output.num_shards) as engine,
     ):
-        if not (run_options.resume or run_options.overwrite) and run.is_worth_keeping:
+        if not (run_options.resume or run_options.overwrite) and run.is_resumable:
             raise OutputExists(
                 f"an unfinished run of {run.name!r} is there",
                 path=run.path,
@@ -634,17 +638,17 @@ def append_dataset(
         for note in appending.new.source.notes:
             notices.note(note)
         _warn(warnings_of(appending.new.source), appending.manifest, run_options, notices)
-        resume = run_options.resume and run.is_worth_keeping
+        resume = run_options.resume and run.is_resumable
         if (run_options.resume or was_committed) and not resume:
             done = appending.job_before()
             if done is not None:
-                take_finished(done, run, appending.manifest, run_options, notices.info)
+                resume_finished(done, run, appending.manifest, run_options, notices.info)
                 notices.info(f"nothing to do: these items are the last of {run.name!r} already")
                 run.discard()
                 return appending.manifest
         known = appending.check(run_options)
         job = appending.job(BaseFacts.of(appending.manifest))
-        check(job.source, job.options, output)
+        check_source(job.source, job.options, output)
         if resume:
             kept = go_on(job, run, run_facts(job), run_options, notices.info)
         else:
@@ -656,7 +660,7 @@ def append_dataset(
             error.message = error.message.replace("in the plan", "in the dataset")
             raise
         _warn(outcome.warnings, appending.manifest, run_options, notices)
-        return finish(
+        return publish_result(
             run,
             known.of(outcome),
             output,

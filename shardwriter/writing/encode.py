@@ -28,33 +28,33 @@ from shardwriter.errors import (
 from shardwriter.formats import (
     BITS,
     MAX_PAYLOAD_BYTES,
-    NOTED,
+    PRECISION,
     UNSET,
     Column,
     EncodedImage,
     RawArray,
     SequenceExample,
     Unset,
+    by_key,
+    display_name,
     dtype_named,
     encode_columns,
     encode_example,
     encode_sequence_example,
-    is_of_sequences,
-    keyed,
-    lost_place,
-    spoken,
+    first_inexact,
+    is_sequence_key,
 )
 from shardwriter.schema import (
-    Binder,
     DataWarnings,
-    Declared,
+    DeclaredSchema,
     FeatureType,
     LabelCounts,
     RecordStats,
     Schema,
     Steps,
-    must_bind,
+    Validator,
     named_parts,
+    needs_validation,
     own_fields,
     shape_features,
     types_of,
@@ -68,7 +68,7 @@ from shardwriter.sources import (
 )
 from shardwriter.writing.images import image_editor
 from shardwriter.writing.options import SKIP, DatasetOptions
-from shardwriter.writing.resume_state import Counted
+from shardwriter.writing.resume_state import CountedItems
 from shardwriter.writing.selection import Load, read_ahead
 from shardwriter.writing.stages import Stopwatch
 from shardwriter.writing.worker import CURRENT, Worker
@@ -100,7 +100,7 @@ def lost_number(value: Any, *, is_planned: bool, dtype: str = "float32") -> floa
     array = np.array(value, object) if isinstance(value, list | tuple) else np.asarray(value)
     if array.dtype.kind not in ("fiuO" if is_planned else "fO"):
         return None
-    place = lost_place(array, dtype)
+    place = first_inexact(array, dtype)
     if place is None:
         return None
     number = array.reshape(-1)[place]
@@ -215,7 +215,7 @@ class RecordEncoder:
         plan: Mapping[str, FeatureType] | None = None,
         vocabularies: Mapping[str, list[str]] | None = None,
         label: str | None = None,
-        binder: Binder | None = None,
+        binder: Validator | None = None,
         *,
         strict: bool = False,
     ) -> None:
@@ -226,17 +226,17 @@ class RecordEncoder:
         self._kinds = self.schema.kinds or None
         self._float_plan = frozenset(n for n, kind in self.schema.kinds.items() if kind == "float")
         self._label = self.labels.feature
-        self._counted: Counted | None = None
+        self._counted: CountedItems | None = None
         self.warnings = DataWarnings()
         self._strict = strict
         self._has_lost = False  # whether a number was lost in an item of a mapping before
 
     @property
-    def learnt(self) -> RecordStats:
+    def stats(self) -> RecordStats:
         """What was learnt so far; it goes on growing."""
         return RecordStats(self.schema.features, self.labels, self.warnings)
 
-    def expect(self, learnt: RecordStats, counted: Counted) -> None:
+    def expect(self, learnt: RecordStats, counted: CountedItems) -> None:
         """Go on behind others.
 
         Args:
@@ -283,8 +283,8 @@ class RecordEncoder:
             raise _too_large(payload)
         if self._counted is not None and item_index in self._counted:
             return payload
-        if lost is None and NOTED.has_lost:
-            NOTED.has_lost = False
+        if lost is None and PRECISION.has_lost:
+            PRECISION.has_lost = False
             lost = list(features)
         if self._binder is not None and self._binder.lost:
             lost = [*(lost or ()), *self._binder.lost]
@@ -313,7 +313,9 @@ class RecordEncoder:
         found = []
         declared = {} if self._binder is None else self._binder.float_dtypes
         for name in names:
-            if name in features and not self.warnings.has_before(CODE, spoken(name), item_index):
+            if name in features and not self.warnings.has_before(
+                CODE, display_name(name), item_index
+            ):
                 number = lost_number(
                     features[name],
                     is_planned=name in self._float_plan or name in declared,
@@ -324,7 +326,7 @@ class RecordEncoder:
         return found
 
     def _warning_of(self, key: str, item_index: int, number: float) -> DataWarning:
-        name, can_declare = spoken(key), not is_of_sequences(key)
+        name, can_declare = display_name(key), not is_sequence_key(key)
         dtype = "float32" if self._binder is None else self._binder.float_dtypes.get(key, "float32")
         if self._strict:
             raise precision_error(name, number, dtype=dtype, can_declare=can_declare)
@@ -351,9 +353,9 @@ class RecordEncoder:
         self._prepares = True
         context, lists = example
         steps = {n: None if s is None else Steps(s) for n, s in lists.items()}
-        features = keyed(context, steps)
-        warnings = self._warnings_of(item_index, features, features) if NOTED.has_lost else ()
-        NOTED.has_lost = False
+        features = by_key(context, steps)
+        warnings = self._warnings_of(item_index, features, features) if PRECISION.has_lost else ()
+        PRECISION.has_lost = False
         self.schema.observe(item_index, features)
         self.warnings.merge(warnings)
         if self._label in context:
@@ -425,7 +427,7 @@ def _no_mapping(item: Any) -> FeatureError:
 
 def record_encoder(
     num_shards: int,
-    declared: Declared,
+    declared: DeclaredSchema,
     label: str | None,
     plan: Mapping[str, FeatureType] | None = None,
     vocabularies: Mapping[str, list[str]] | None = None,
@@ -444,14 +446,14 @@ def record_encoder(
     """
     plan, known = plan or {}, vocabularies or {}
     # What a source gives as it was declared need not be looked at again.
-    bound = {n: t for n, t in declared.types.items() if must_bind(t) and plan.get(n) != t}
+    bound = {n: t for n, t in declared.types.items() if needs_validation(t) and plan.get(n) != t}
     words = {n: v for n, v in declared.vocabularies.items() if known.get(n) != v}
     return RecordEncoder(
         num_shards,
         {**declared.types, **plan, **bound, **shape_features(bound)},
         {**known, **declared.vocabularies},
         label,
-        Binder(bound, {name: len(names) for name, names in words.items()}),
+        Validator(bound, {name: len(names) for name, names in words.items()}),
         strict=strict,
     )
 
@@ -500,7 +502,7 @@ def _usual_label(options: DatasetOptions) -> str | None:
     return None if options.tfds is None else TFDS_LABEL
 
 
-Made = bytes | None | DataError
+ItemResult = bytes | None | DataError
 """What became of an item: its record, nothing as the map skipped it, or an error that is skipped"""
 
 
@@ -518,10 +520,10 @@ class ItemEncoder:
 
     Attributes:
         counted_to: Records of the items in front of this one are counted in what was learnt.
-        standing: Returns the record of an item that has one already; None for items to make.
+        finished_record: Returns the record of an item that has one already; None for items to make.
     """
 
-    standing: Callable[[int], bytes | None] | None = None
+    finished_record: Callable[[int], bytes | None] | None = None
 
     def __init__(
         self,
@@ -548,18 +550,18 @@ class ItemEncoder:
         words = {} if options.map else source.vocabularies
         self.encoder = record_encoder(
             num_shards,
-            Declared(options.schema, options.vocabularies),
+            DeclaredSchema(options.schema, options.vocabularies),
             options.label or (source.label if not options.map else None) or _usual_label(options),
             plan,
             words,
             strict=strict,
         )
 
-    def leave(self) -> None:
+    def clear_current_item(self) -> None:
         """Note that no item is at hand: what comes now is nobody's fault."""
         self.worker.slot[0] = -1
 
-    def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Made]]:
+    def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, ItemResult]]:
         """Yield what becomes of every item.
 
         Args:
@@ -569,7 +571,7 @@ class ItemEncoder:
             ShardwriterError: With the item's index and key.
         """
         is_kept = self._map is None and self._edit is None
-        takes_blocks = is_kept and self.encoder.takes_blocks and self.standing is None
+        takes_blocks = is_kept and self.encoder.takes_blocks and self.finished_record is None
         if takes_blocks and isinstance(self._source, ColumnSource):
             yield from self._in_blocks(self._source, iter(items))
             return
@@ -582,7 +584,7 @@ class ItemEncoder:
         for item_index, item, load in ready:
             timed = watch.start()
             try:
-                made: Made = self.record(item_index, item, load, watch if timed else None)
+                made: ItemResult = self.record(item_index, item, load, watch if timed else None)
             except DataError as error:
                 made = self._skipped(error)
             self.counted_to = item_index + 1
@@ -608,8 +610,8 @@ class ItemEncoder:
     ) -> bytes | None:
         """Return the record of one item, or None where the map skipped it."""
         self.worker.slot[0] = item_index
-        if self.standing is not None:
-            record = self.standing(item_index)
+        if self.finished_record is not None:
+            record = self.finished_record(item_index)
             if record is not None:
                 return record
         token = CURRENT.set(self.worker)
@@ -655,7 +657,7 @@ class ItemEncoder:
 
     def _in_blocks(
         self, source: ColumnSource, items: Iterator[tuple[int, Item]]
-    ) -> Iterator[tuple[int, Made]]:
+    ) -> Iterator[tuple[int, ItemResult]]:
         watch = self._watch
         while block := list(islice(items, source.block_items)):
             watch.start_block()
@@ -671,7 +673,7 @@ class ItemEncoder:
                 num_errors = 0
                 for item_index, item in block:
                     try:
-                        row: Made = self.record(item_index, item)
+                        row: ItemResult = self.record(item_index, item)
                     except DataError as bad:
                         row = self._skipped(bad)
                         num_errors += 1

@@ -155,7 +155,7 @@ def _claimed(shard_set: ShardSet) -> Iterator[RunDirectory]:
             finish_committed(run)
             yield run
         finally:
-            if run.is_worth_keeping or is_committed(run):
+            if run.is_resumable or is_committed(run):
                 run.storage.delete(os.path.join(run.path, _GROWING))
             else:
                 run.discard()
@@ -251,7 +251,7 @@ def read_rows(path: str, compression: Compression) -> tuple[NDArray[np.uint64], 
         )
     with storage_errors(path):
         with open_stream(path) as stream:
-            stream.note_members(lambda *ends: members.append(ends))
+            stream.on_members(lambda *ends: members.append(ends))
             frames = read_frames(stream, path=path)
             sizes = array("Q", (len(record) + FRAME_BYTES for record in frames))
         if compression == "zlib":

@@ -38,11 +38,11 @@ _MARK_COST: Final = 50  # a mark is followed by so many times of what it took, a
 
 
 @dataclass
-class Done:
+class WorkerResult:
     """What one process has done, and learnt from its records.
 
     Attributes:
-        learnt: Schema and labels of its records.
+        stats: Schema and labels of its records.
         sealed: The shards that it finished, by number.
         gaps: Items without a record.
         errors: Those of them that gave an error: an entry of the ledger for each.
@@ -52,7 +52,7 @@ class Done:
         notes: What a person should know in the end, one line each.
     """
 
-    learnt: RecordStats
+    stats: RecordStats
     sealed: dict[int, SealedShard] = field(default_factory=dict)
     gaps: list[int] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -70,13 +70,13 @@ class Done:
 class Listener(Protocol):
     """Whom a part tells of what happens."""
 
-    def tell(self, done: Done) -> None:
+    def tell(self, done: WorkerResult) -> None:
         """Take note of what was done so far; called now and then."""
 
-    def tell_types(self, features: Mapping[str, FeatureSummary]) -> None:
+    def report_types(self, features: Mapping[str, FeatureSummary]) -> None:
         """Take note of features whose type has widened."""
 
-    def tell_error(self, error: ShardwriterError) -> None:
+    def report_error(self, error: ShardwriterError) -> None:
         """Take note of an item that is skipped; raise where that is one too many."""
 
 
@@ -129,7 +129,7 @@ class PartWriter:
         self._next_report = now + REPORT_S
         self._next_mark = now + _FIRST_MARK * options.mark_s
         encoder.encoder.schema.on_widen = self._on_widen
-        self.done = Done(encoder.encoder.learnt, seconds=watch.seconds)
+        self.done = WorkerResult(encoder.encoder.stats, seconds=watch.seconds)
 
     def close(self) -> None:
         """Let go of the encoder, which knows this object: a source's files are closed at once."""
@@ -138,7 +138,7 @@ class PartWriter:
     def _on_widen(self, features: Mapping[str, FeatureSummary]) -> None:
         entries = {name: feature.to_state() for name, feature in features.items()}
         self._journal.fact(types=entries)
-        self._listener.tell_types(features)
+        self._listener.report_types(features)
 
     def write(
         self,
@@ -148,7 +148,7 @@ class PartWriter:
     ) -> None:
         """Write all records of some shards, and seal them.
 
-        What the job moves as it is (``num_moved``) is listed here.
+        What the job moves as it is (``num_frame_copies``) is listed here.
 
         Args:
             shards: Their numbers.
@@ -171,7 +171,7 @@ class PartWriter:
                 self._kept,
             )
             try:
-                if stop := num_moved(self._job, self._options):
+                if stop := num_frame_copies(self._job, self._options):
                     self._move(growing, shards, stop)
                 self._make(growing, items)
             except StorageError:
@@ -182,7 +182,7 @@ class PartWriter:
                     with suppress(StorageError):  # it would hide what has happened
                         self._snapshot(growing)
                 raise
-            self._items.leave()
+            self._items.clear_current_item()
             self._num_items = num_items()
             with self._watch.aside("sync"):
                 self._journal.flush()
@@ -269,7 +269,7 @@ class PartWriter:
         self.done.gaps.append(item_index)
         self.done.errors.append(entry)
         self._journal.fact(skip=item_index, reason="error", error=entry)
-        self._listener.tell_error(error)
+        self._listener.report_error(error)
 
     def _look(self, growing: OpenShards, now: float) -> float:
         """Tell how far it is, and mark it, where it is time; return when to look again."""
@@ -287,7 +287,7 @@ class PartWriter:
             self._next_mark = math.inf
             return
         started = time.monotonic()
-        self._items.leave()
+        self._items.clear_current_item()
         with self._watch.aside("sync"):
             if synced:
                 written = growing.checkpoint()
@@ -303,7 +303,7 @@ class PartWriter:
                 self._items.counted_to,
                 written,
                 self.done.sealed,
-                self.done.learnt.to_state(),
+                self.done.stats.to_state(),
                 self._num_items,
                 self._journal.num_bytes,
             )
@@ -316,18 +316,18 @@ class PartWriter:
             self._next_mark = max(self._next_mark, now + pause_s)
 
 
-def num_moved(job: Job, options: RunOptions) -> int:
+def num_frame_copies(job: Job, options: RunOptions) -> int:
     """Return how many items at the front a part moves as they are; the others are given to it."""
-    return job.num_moved if options.backend == "native" else 0
+    return job.num_frame_copies if options.backend == "native" else 0
 
 
 # What all processes have done, put together.
 
 
-def gather(
+def merge_results(
     job: Job,
     kept: ResumeState,
-    parts: Iterable[Done],
+    parts: Iterable[WorkerResult],
     num_items: int,
     seconds: Mapping[str, float] | None = None,
 ) -> WriteResult:
@@ -343,7 +343,7 @@ def gather(
     Raises:
         SchemaConflict: Two processes have seen a feature with types that do not go together.
     """
-    learnt = job.learnt(kept)
+    learnt = job.resumed_encoder(kept)
     learnt.warnings.merge(warnings_of(job.source))
     watch = Stopwatch()
     watch.add(seconds or {})
@@ -353,7 +353,7 @@ def gather(
     payload_bytes = kept.payload_bytes
     notes: list[str] = []
     for part in parts:
-        learnt.merge(part.learnt)
+        learnt.merge(part.stats)
         sealed |= part.sealed
         gaps += part.gaps
         errors += part.errors
@@ -361,12 +361,12 @@ def gather(
         watch.add(part.seconds)
         notes += part.notes
     if not gaps:  # of some of the records nothing is known
-        learnt.merge(job.copied)
-    outcome = outcome_of(learnt, sealed, num_items, gaps, errors, payload_bytes, watch.seconds)
+        learnt.merge(job.copied_stats)
+    outcome = write_result(learnt, sealed, num_items, gaps, errors, payload_bytes, watch.seconds)
     return replace(outcome, notes=outcome.notes + notes) if notes else outcome
 
 
-def outcome_of(
+def write_result(
     learnt: RecordEncoder,
     sealed: Mapping[int, SealedShard],
     num_items: int,

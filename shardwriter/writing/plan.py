@@ -19,7 +19,7 @@ from shardwriter.writing.encode import ItemEncoder
 from shardwriter.writing.images import check_images
 from shardwriter.writing.job import check_compression
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.publication import taken_by
+from shardwriter.writing.publication import existing_files
 from shardwriter.writing.selection import Selection
 from shardwriter.writing.tfds import check_folder, check_planned, tfds_feature
 
@@ -37,7 +37,7 @@ class Sample:
     features: dict[str, Any]
 
 
-def sample(selection: Selection, *, skip_errors: bool = False) -> Sample:
+def sample_records(selection: Selection, *, skip_errors: bool = False) -> Sample:
     """Encode up to 64 items at floor(k * T / 64); of a stream the first 64.
 
     Args:
@@ -81,7 +81,7 @@ def choose_num_shards(selection: Selection, output: Output, *, skip_errors: bool
             "the number of items is not known before the end, so N can not be chosen",
             hint=f"say it: {output.name}@16, or --shards 16",
         )
-    total_bytes = sample(selection, skip_errors=skip_errors).mean_frame_bytes * num_items
+    total_bytes = sample_records(selection, skip_errors=skip_errors).mean_frame_bytes * num_items
     readers = selection.options.world * selection.options.loader_workers
     return auto_num_shards(num_items, total_bytes, readers)
 
@@ -108,7 +108,7 @@ def plan_selection(
     run_options: RunOptions | None = None,
     beside: Sequence[Output] = (),
 ) -> dict[str, Any]:
-    """Say the same of items that are selected already; ``beside``: see :func:`check`.
+    """Say the same of items that are selected already; ``beside``: see :func:`check_source`.
 
     Raises:
         UsageError: The write would be refused.
@@ -120,12 +120,12 @@ def plan_selection(
     if output.tfds is not None:
         check_folder(LocalStorage(), output.directory, output.tfds)
         tfds = {"tfds": {**output.tfds.to_json(), "directory": output.directory}}
-    check(source, options, output, beside)
+    check_source(source, options, output, beside)
     num_items = selection.num_items
     skip_errors = run_options is not None and run_options.on_error == "skip"
     n = choose_num_shards(selection, output, skip_errors=skip_errors)
-    seen = sample(selection, skip_errors=skip_errors)
-    taken = taken_by(LocalStorage().list(output.directory), output.name, output.pattern(n))
+    seen = sample_records(selection, skip_errors=skip_errors)
+    taken = existing_files(LocalStorage().list(output.directory), output.name, output.pattern(n))
     return {
         "compression": Packing.of(options.compression, options.deflate, n).to_json(),
         "estimated_bytes": None if num_items is None else round(seen.mean_frame_bytes * num_items),
@@ -141,7 +141,7 @@ def plan_selection(
     }
 
 
-def check(
+def check_source(
     source: Source, options: DatasetOptions, output: Output, beside: Sequence[Output] = ()
 ) -> None:
     """Refuse early what can not work.

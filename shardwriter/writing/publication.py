@@ -21,7 +21,7 @@ from typing import Any, Final
 from shardwriter.dataset import (
     DALI_INDEX_SUFFIX,
     KINDS,
-    MOST_GAPS,
+    MAX_EXPANDED_GAPS,
     IndexEntry,
     Manifest,
     Output,
@@ -29,12 +29,12 @@ from shardwriter.dataset import (
     ShardPattern,
     assignment_error,
     dali_index,
+    error_log_file,
     generations,
     index_chunks,
     index_head,
     is_url,
-    ledger_file,
-    lost_file,
+    lost_items_file,
     manifest_file,
     parse_manifest,
     pattern_from_template,
@@ -70,7 +70,7 @@ _READ_BYTES: Final = 1 << 22
 _RESUME: Final = "`shardwriter write --resume` goes on with it"
 
 
-def taken_by(file_names: list[str], name: str, pattern: ShardPattern | None) -> str | None:
+def existing_files(file_names: list[str], name: str, pattern: ShardPattern | None) -> str | None:
     """Tell which files of a folder are a dataset of a name; None where none are."""
     found = list(generations(file_names, name, [pattern]))
     if found:
@@ -83,7 +83,7 @@ def is_committed(run: RunDirectory) -> bool:
     return run.storage.size(run.file(COMMIT)) is not None
 
 
-def finished(run: RunDirectory) -> Manifest | None:
+def finished_manifest(run: RunDirectory) -> Manifest | None:
     """Return the manifest of the finished dataset that is there; None where there is none."""
     path = os.path.join(run.directory, manifest_file(run.name))
     try:
@@ -91,7 +91,7 @@ def finished(run: RunDirectory) -> Manifest | None:
         if data is None:
             return None
         manifest = parse_manifest(data, path)
-        if len(manifest.gaps) <= MOST_GAPS:
+        if len(manifest.gaps) <= MAX_EXPANDED_GAPS:
             return manifest
         index_bytes = run.storage.size(os.path.join(run.directory, manifest.index.file))
         return parse_manifest(data, path, index_bytes or 0)
@@ -117,14 +117,14 @@ def check_output(
     finish_committed(run, overwrite=overwrite)
     if overwrite:
         return
-    if run.is_worth_keeping:
+    if run.is_resumable:
         raise OutputExists(
             f"an unfinished run of {run.name!r} is there",
             path=run.path,
-            hint=("a Beam job is at it, or has failed" if run.is_of_beam else _RESUME)
+            hint=("a Beam job is at it, or has failed" if run.is_beam_run else _RESUME)
             + "; --overwrite discards it and starts again",
         )
-    taken = taken_by(run.storage.list(run.directory), run.name, pattern)
+    taken = existing_files(run.storage.list(run.directory), run.name, pattern)
     if taken is not None:
         run.discard()
         raise OutputExists(
@@ -134,14 +134,14 @@ def check_output(
         )
 
 
-def begin(run: RunDirectory, facts: Mapping[str, Any]) -> None:
+def begin_run(run: RunDirectory, facts: Mapping[str, Any]) -> None:
     """Begin a run: what it replaces goes into run.json with the other facts."""
-    run.begin({"replaces": replaced_by(run), **facts})
+    run.begin({"replaces": replaced_files(run), **facts})
 
 
-def replaced_by(run: RunDirectory) -> tuple[str, int] | None:
+def replaced_files(run: RunDirectory) -> tuple[str, int] | None:
     """Return the files of the dataset that is there, as its manifest has them: pattern and N."""
-    manifest = finished(run)
+    manifest = finished_manifest(run)
     return None if manifest is None else (manifest.pattern.template, manifest.num_shards)
 
 
@@ -235,7 +235,7 @@ def check_names(run: RunDirectory, pattern: ShardPattern) -> None:
         StorageError: A folder has the final name of a file.
     """
     names = [*pattern.shard_files, pattern.index_file, pattern.manifest_file]
-    names += [ledger_file(pattern.name), lost_file(pattern.name)]
+    names += [error_log_file(pattern.name), lost_items_file(pattern.name)]
 
     def check_name(name: str) -> None:
         target = os.path.join(run.directory, name)
@@ -304,7 +304,7 @@ def _half_published(run: RunDirectory) -> list[str]:
     A publication takes the old manifest away before it touches a shard, and its own comes last: so
     where one can be read, all files are those of that dataset.
     """
-    if finished(run) is not None:
+    if finished_manifest(run) is not None:
         return []
     names = run.storage.list(run.directory)
     found = generations(names, run.name, [_replaced(run)])
@@ -402,8 +402,8 @@ def roll_forward(run: RunDirectory) -> None:
 
     each(storage, publish_shard, range(manifest.num_shards))
     for file_name, mark, final_name in (
-        (_LEDGER, _LEDGER_MARK, ledger_file(run.name)),
-        (_LOST, _LOST_MARK, lost_file(run.name)),
+        (_LEDGER, _LEDGER_MARK, error_log_file(run.name)),
+        (_LOST, _LOST_MARK, lost_items_file(run.name)),
     ):
         target = os.path.join(run.directory, final_name)
         if storage.size(run.file(mark)) is not None:
@@ -489,7 +489,7 @@ def claimed(
         except BaseException as error:  # Ctrl-C and SIGTERM are tidied up too
             with suppress(StorageError):  # it would hide what has happened
                 if not is_committed(run):
-                    is_kept = run.is_worth_keeping
+                    is_kept = run.is_resumable
                     if isinstance(error, KeyboardInterrupt):
                         _note_what_is_kept(error, run, is_kept=is_kept)
                     if not is_kept:
@@ -507,7 +507,9 @@ def _note_what_is_kept(error: KeyboardInterrupt, run: RunDirectory, *, is_kept: 
     error.add_note(python_words(note))
 
 
-def finish(run: RunDirectory, outcome: WriteResult, output: Output, **facts: Any) -> Manifest:
+def publish_result(
+    run: RunDirectory, outcome: WriteResult, output: Output, **facts: Any
+) -> Manifest:
     """Publish a dataset, and return its manifest; see :func:`prepared`."""
     manifest = prepared(run, outcome, output, **facts)
     publish(run, manifest, ledger_of(outcome))

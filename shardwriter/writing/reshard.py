@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardwriter.dataset import Manifest, parse_output
 from shardwriter.errors import OptionError, SchemaConflict
 from shardwriter.formats import Compression, Deflate, FrameBlock
-from shardwriter.schema import FeatureSummary, FeatureType, check_same_holders
+from shardwriter.schema import FeatureSummary, FeatureType, check_same_shape_features
 from shardwriter.sources import FrameReader, FrameSpans, OpenFiles, TFRecordFiles
 from shardwriter.storage import max_source_files, real
 from shardwriter.writing.engine import Progress
@@ -217,7 +217,7 @@ def _joined_features(
                 feature, (owners[feature], mine.vocabulary), (name, theirs.vocabulary)
             )
             owner = owners[feature]
-            check_same_holders(feature, (owner, types[owner]), (name, types[name]))
+            check_same_shape_features(feature, (owner, types[owner]), (name, types[name]))
             try:
                 mine.type = mine.type.join(theirs.type)
             except ValueError as error:

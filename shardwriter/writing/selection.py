@@ -30,8 +30,8 @@ from shardwriter.dataset import (
     key_of,
     key_order,
     permutation,
-    place_key,
-    places_by_key,
+    position_key,
+    positions_by_key,
     value_key,
 )
 from shardwriter.errors import CallableError, OptionError, ShardwriterError, SourceError, reason
@@ -203,7 +203,7 @@ def streamed_key(
     """
     if feature is None:
         name = None if are_numbered(source) else source.key(item)
-        return place_key(place) if name is None else key_bytes(name)
+        return position_key(place) if name is None else key_bytes(name)
     try:
         return key_of(_named(source.load(item), names), feature)
     except ShardwriterError as error:
@@ -279,7 +279,7 @@ class ItemKeys:
             first, second = map(self._name, places(np.array([one, other])).tolist())
             return equal_keys(key, (first, second), self._feature)
 
-        order = places_by_key(hashes, key_at, refused)
+        order = positions_by_key(hashes, key_at, refused)
         for start in range(0, num_items, _BLOCK):
             table.add(order[start : start + _BLOCK])
 
@@ -306,7 +306,7 @@ class ItemKeys:
 
     def _own_key_or_place(self, place: int) -> bytes:
         name = self._source.key(self._source.item(place)) if self._has_names else None
-        return place_key(place) if name is None else key_bytes(name)
+        return position_key(place) if name is None else key_bytes(name)
 
     def _in_columns(self, source: ColumnSource, feature: str, places: list[int]) -> Iterator[bytes]:
         for start in range(0, len(places), source.block_items):

@@ -280,7 +280,7 @@ def test_a_good_dataset_passes_every_command(folder: Path) -> None:
 def test_a_lost_index_of_many_gaps_is_made_again(tmp_path: Path) -> None:
     from shardwriter.dataset import assignment as layout
 
-    num_items = layout.MOST_GAPS + 1000
+    num_items = layout.MAX_EXPANDED_GAPS + 1000
     sw.write(
         ({"a": i} for i in range(num_items)),
         tmp_path / "t@2",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import shardwriter as sw
-from shardwriter.errors import OPTIONS, SWITCHES, DataWarning, OptionError, python_words
+from shardwriter.errors import FLAGS, OPTIONS, DataWarning, OptionError, python_words
 
 PACKAGE = Path(sw.__file__).parent
 
@@ -90,7 +90,7 @@ def modules_with_messages():
 def test_every_option_in_a_message_is_known_in_python(path):
     known = (
         COMMAND_ONLY
-        | {flag for key in SWITCHES for flag in key.split()}
+        | {flag for key in FLAGS for flag in key.split()}
         | {flag for key in OPTIONS for flag in key.split()}
     )
     for text in literals(path):
@@ -107,7 +107,7 @@ def test_every_argument_in_the_tables_exists():
         name: set(inspect.signature(getattr(sw, name)).parameters)
         for name in ("RunOptions", "ImageOptions")
     }
-    for said in [*SWITCHES.values(), *(with_value for _, with_value in OPTIONS.values())]:
+    for said in [*FLAGS.values(), *(with_value for _, with_value in OPTIONS.values())]:
         found = re.fullmatch(
             r"\w+=sw\.(\w+)\((\w+)=.*\)|sw\.write_splits\(..., (\w+)=.*|(\w+)=.*", said
         )

@@ -15,7 +15,7 @@ from shardwriter.formats import Compression
 from shardwriter.reading.known_schema import LOOKED_AT, check_example, schema_of
 from shardwriter.reading.opening import open_dataset
 from shardwriter.reading.record_files import files_of
-from shardwriter.schema import FeatureSummary, FeatureType, Shape, shaped_by_others
+from shardwriter.schema import FeatureSummary, FeatureType, Shape, shape_feature_names
 from shardwriter.sources import ShardSet, find_one
 
 MASK_WORDS: Final = ("segmentation", "mask", "annotation", "label")
@@ -176,7 +176,7 @@ def find_facts(
         except SourceError as error:
             error.path, error.record_index = data.place(0).path, 0
             raise
-    sizes_in = shaped_by_others({name: s.type for name, s in known.features.items()})
+    sizes_in = shape_feature_names({name: s.type for name, s in known.features.items()})
     is_sampled = not known.is_told and known.num_counted < known.num_records
     fields = tuple(
         replace(_field(name, summary, known.num_counted, sizes_in.get(name)), is_sampled=is_sampled)

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from shardwriter.dataset import Permutation, RankPartition, Uneven, split_share
+from shardwriter.dataset import Permutation, RankPartition, Uneven, partition_for_rank
 from shardwriter.errors import DataError, OptionError
 from shardwriter.reading.dataset import Dataset
 from shardwriter.reading.record_files import (
@@ -531,7 +531,7 @@ def tf_dataset(
             hint='give "uniform", {class: share}, or a plan of class_mix',
         )
     files = files_of(opened)
-    share = split_share(files.num_records, rank, world, _policy(uneven, plan))
+    share = partition_for_rank(files.num_records, rank, world, _policy(uneven, plan))
     parser = element_parser(
         opened,
         parse,

@@ -36,7 +36,7 @@ import tensorflow as tf
 from shardwriter.errors import OptionError
 from shardwriter.formats import dtype_named
 from shardwriter.reading.dataset import PAD_KEY, Dataset
-from shardwriter.schema import FeatureSummary, FeatureType, Shape, shaped_by_others
+from shardwriter.schema import FeatureSummary, FeatureType, Shape, shape_feature_names
 
 # What parsed values become in a TensorFlow graph: tensors of the schema's shapes and dtypes.
 
@@ -346,7 +346,7 @@ def fields_of(
             known = ", ".join(sorted(features)[:8])
             raise OptionError(f"there is no feature {name!r}", hint=f"there are: {known}")
     fields = []
-    holders = shaped_by_others({name: summary.type for name, summary in features.items()})
+    holders = shape_feature_names({name: summary.type for name, summary in features.items()})
     # What holds shapes is parsed beside its feature, and is none of its own.
     listed = [name for name in sorted(features) if name not in holders.values()]
     for name in listed if names is None else names:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.dataset.index import KINDS, Index, Place, dali_index, index_chunks, index_head
+from shardwriter.dataset.index import KINDS, Index, RecordSpan, dali_index, index_chunks, index_head
 from shardwriter.errors import ManifestError
 
 ENDS = [[17, 40, 60], [], [33]]
@@ -62,11 +62,11 @@ def test_an_index_is_read_back(opened):
     assert [index.ends(s).tolist() for s in range(3)] == ENDS
     assert (index.compression, index.num_records(0), index.num_records(1)) == ("none", 3, 0)
     assert [index.place(0, k) for k in range(3)] == [
-        Place(0, 17, 0, 1),
-        Place(17, 40, 0, 1),
-        Place(40, 60, 0, 1),
+        RecordSpan(0, 17, 0, 1),
+        RecordSpan(17, 40, 0, 1),
+        RecordSpan(40, 60, 0, 1),
     ]
-    assert index.place(2, 0) == Place(0, 33, 0, 1)
+    assert index.place(2, 0) == RecordSpan(0, 33, 0, 1)
 
 
 MEMBERS = [[[50, 90, 130], [2, 3, 7]], [[38], [0]], [[], []]]
@@ -92,10 +92,10 @@ def test_an_index_of_members_is_read_back(opened, kind, first):
     assert [index.ends(s).tolist() for s in range(3)] == [ends for ends, _ in MEMBERS]
     assert [index.num_records(s) for s in range(3)] == [7, 0, 0]
     assert [index.place(0, k) for k in range(7)] == [
-        Place(first, 50, 0, 2),
-        Place(first, 50, 1, 2),
-        Place(50, 90, 0, 1),
-        *(Place(90, 130, k, 4) for k in range(4)),
+        RecordSpan(first, 50, 0, 2),
+        RecordSpan(first, 50, 1, 2),
+        RecordSpan(50, 90, 0, 1),
+        *(RecordSpan(90, 130, k, 4) for k in range(4)),
     ]
 
 

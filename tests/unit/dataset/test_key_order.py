@@ -15,7 +15,7 @@ from test_commands import run as command
 
 import shardwriter as sw
 from shardwriter.dataset import key_order
-from shardwriter.dataset.key_order import key_bytes, key_hash, key_hashes, key_of, places_by_key
+from shardwriter.dataset.key_order import key_bytes, key_hash, key_hashes, key_of, positions_by_key
 from shardwriter.errors import (
     CallableError,
     FeatureError,
@@ -135,7 +135,7 @@ def test_keys_of_one_hash_are_ordered_by_their_bytes(block, keys, buckets):
     hashes = key_hashes(keys, 1) % np.uint64(buckets)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_order, "_BLOCK", block)
-        order = places_by_key(hashes, key_at, AssertionError)
+        order = positions_by_key(hashes, key_at, AssertionError)
     expected = sorted(range(len(keys)), key=lambda item: (hashes[item], keys[item]))
     assert order.tolist() == expected
     shared = [item for item in range(len(keys)) if hashes.tolist().count(hashes[item]) > 1]
@@ -151,7 +151,7 @@ def test_equal_keys_are_always_found(keys, buckets):
         pass
 
     with pytest.raises(Refused) as caught:
-        places_by_key(hashes, keys.__getitem__, Refused)
+        positions_by_key(hashes, keys.__getitem__, Refused)
     key, one, other = caught.value.args
     assert one < other
     assert keys[one] == keys[other] == key
@@ -555,7 +555,7 @@ def test_what_an_item_raises_is_told_with_the_item(tmp_path):
     [
         ({"order": "hash"}, "order is 'hash'"),
         ({"order": None}, "order is None"),
-        ({"key": "id"}, "a key decides nothing"),
+        ({"key": "id"}, "a key has no effect"),
         ({"order_seed": 1}, "order_seed salts"),
         ({"order": "key", "key": ""}, "key is ''"),
         ({"order": "key", "key": 3}, "key is 3"),

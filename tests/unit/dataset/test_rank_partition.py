@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwriter.dataset.permutation import Permutation
-from shardwriter.dataset.rank_partition import RankPartition, Token, split_share, worker_batches
+from shardwriter.dataset.rank_partition import (
+    RankPartition,
+    Token,
+    partition_for_rank,
+    worker_batches,
+)
 from shardwriter.errors import OptionError, RunChanged, UnequalSteps
 from shardwriter.inspect.split_plan import plan_json
 from shardwriter.inspect.split_policies import PlanOptions
@@ -223,7 +228,7 @@ def test_the_plan_of_a_split_is_what_the_shares_give():
 
 def test_without_a_policy_the_error_says_what_would_do():
     with pytest.raises(UnequalSteps) as caught:
-        split_share(1_000, 3, 7)
+        partition_for_rank(1_000, 3, 7)
     assert caught.value.num_records == 1_000
     assert caught.value.world == 7
     told = f"{caught.value} {caught.value.hint}"
@@ -238,23 +243,23 @@ def test_without_a_policy_the_error_says_what_would_do():
 def test_the_numbers_that_the_error_names_do_divide():
     for n, world in itertools.product(range(1, 60), WORLDS):
         if n % world == 0:
-            assert split_share(n, 0, world).num_samples == n // world
+            assert partition_for_rank(n, 0, world).num_samples == n // world
             continue
         with pytest.raises(UnequalSteps) as caught:
-            split_share(n, 0, world)
+            partition_for_rank(n, 0, world)
         records, ranks = caught.value.hint.partition(" ranks")[0].split(" records, or ")
         for good in records.removeprefix("use ").split(" or "):
             assert int(good) % world == 0
-            assert split_share(int(good), 0, world).num_samples > 0
+            assert partition_for_rank(int(good), 0, world).num_samples > 0
         for good in ranks.split(" or "):
             assert n % int(good) == 0
 
 
 def test_no_policy_is_fine_where_it_divides_what_is_left():
-    assert split_share(10, 1, 3, None, consumed=4).num_samples == 2
+    assert partition_for_rank(10, 1, 3, None, consumed=4).num_samples == 2
     with pytest.raises(UnequalSteps, match="6 records for 4 ranks"):
-        split_share(10, 1, 4, None, consumed=4)
-    assert split_share(10, 1, 4, "pad", consumed=4).num_samples == 2
+        partition_for_rank(10, 1, 4, None, consumed=4)
+    assert partition_for_rank(10, 1, 4, "pad", consumed=4).num_samples == 2
 
 
 def test_drop_refuses_where_no_rank_would_read_but_ends_an_epoch_in_peace():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shardwriter.dataset.naming import split_outputs
 from shardwriter.dataset.permutation import Permutation
-from shardwriter.dataset.splits import Split, parse_split_option, place_key, split_hashes
+from shardwriter.dataset.splits import Split, parse_split_option, position_key, split_hashes
 from shardwriter.errors import CallableError, FeatureError, OptionError, SourceError
 from shardwriter.sources.csv import CsvTable
 from shardwriter.sources.python import PythonSource
@@ -29,7 +29,7 @@ NAMES = ["train", "val", "test"]
 
 
 def test_hashes_are_those_of_the_format():
-    assert split_hashes([b"cat/0001.jpg", place_key(0)], 0).tolist() == [
+    assert split_hashes([b"cat/0001.jpg", position_key(0)], 0).tolist() == [
         0xC136380B22C16C22,
         0xF4DAD6AE52326193,
     ]
@@ -75,13 +75,13 @@ def test_a_bound_belongs_to_the_split_behind_it(monkeypatch):
 
 def test_fractions_are_nearly_those_that_were_asked_for():
     split = Split("a", (("a", "0.7"), ("b", "0.2"), ("c", "0.1")))
-    found = split.numbers_of(map(place_key, range(20_000)))
+    found = split.numbers_of(map(position_key, range(20_000)))
     shares = np.bincount(found) / 20_000
     assert np.abs(shares - [0.7, 0.2, 0.1]).max() < 0.01
 
 
 def test_another_seed_divides_otherwise():
-    keys = [place_key(i) for i in range(100)]
+    keys = [position_key(i) for i in range(100)]
     one, other = (Split("a", HALVES, seed).numbers_of(keys).tolist() for seed in (0, 1))
     assert one != other
 
@@ -239,7 +239,7 @@ def test_splits_are_a_partition(count, fractions, seed, shuffle_seed, limit):
     parts = Selection.parts(PythonSource(Rows(count)), all_of(fractions, seed, **given_options))
     for place, part in enumerate(parts):
         # The key is the place in the source, whatever is filtered out in front of it.
-        wanted = [i for i in order if model(place_key(passing[i]), fractions, seed) == place]
+        wanted = [i for i in order if model(position_key(passing[i]), fractions, seed) == place]
         assert indices_of(part) == wanted
         items = [item for _, item in part.items_at(np.arange(part.num_items))]
         assert items == [passing[i] for i in wanted]

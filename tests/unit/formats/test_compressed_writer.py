@@ -21,13 +21,13 @@ from shardwriter.formats.compression import (
     PLAIN,
     Packing,
     check_packing,
+    compatibility_notes,
     deflate_member,
-    lost_readers,
 )
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written, frame
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.open_shards import ShardFile
 
 HEAD = bytes.fromhex("1f8b0804 00000000 00ff".replace(" ", ""))
@@ -517,9 +517,9 @@ def test_what_there_is_not_is_refused(compression, deflate, match):
 
 
 def test_who_compresses_is_told_which_readers_are_lost():
-    assert lost_readers("none") == []
-    assert len(lost_readers("gzip")) == 1
+    assert compatibility_notes("none") == []
+    assert len(compatibility_notes("gzip")) == 1
     for compression in ("gzip", "zlib"):
-        assert "DALI" in lost_readers(compression)[0]
-        assert repr(compression.upper()) in lost_readers(compression)[0]
-    assert "resumed" in lost_readers("zlib")[1]
+        assert "DALI" in compatibility_notes(compression)[0]
+        assert repr(compression.upper()) in compatibility_notes(compression)[0]
+    assert "resumed" in compatibility_notes("zlib")[1]

@@ -16,10 +16,10 @@ from shardwriter.formats.example_columns import (
     decode_plain_columns,
     decode_plain_parts,
     in_rows,
-    read_in_lockstep,
+    read_batch,
 )
 from shardwriter.formats.example_wire import decode_plain_example
-from shardwriter.schema.decode import Restorer
+from shardwriter.schema.decode import ExampleDecoder
 
 VALUES = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
@@ -84,7 +84,7 @@ def test_nearly_all_mixed_rows_are_read_together():
         if i % 5 == 0:
             row["kinds"] = 1 if i % 2 else "one"
         rows.append(encode_example(row))
-    parts, good = read_in_lockstep(rows)
+    parts, good = read_batch(rows)
     assert good.all()
     assert set(parts) == {"id", "text", "list", "float", "maybe", "kinds"}
     assert parts["kinds"].rows.tolist() == list(range(0, 200, 5))
@@ -150,7 +150,7 @@ def test_a_value_takes_no_place_in_the_rows_that_lack_it():
     assert (parts["x7"].rows.tolist(), parts["x7"].cells[0].tolist()) == ([7], [7])
     tracemalloc.start()
     try:
-        examples = Restorer({}).examples([*payloads, wide])
+        examples = ExampleDecoder({}).examples([*payloads, wide])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.formats import tfrecord as frame_block
-from shardwriter.formats.tfrecord import cut_frame, cut_frames, frame
+from shardwriter.formats.tfrecord import frame, parse_frame, parse_frames
 
 
 def joined(payloads):
@@ -24,7 +24,7 @@ def test_frames_are_cut_in_any_order(few, payloads, random):
     order = np.array(random.sample(range(len(payloads)), len(payloads)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frame_block, "_FEW", few)
-        cut = cut_frames(data, begins[order], ends[order], check=True)
+        cut = parse_frames(data, begins[order], ends[order], check=True)
     assert cut == [payloads[number] for number in order]
 
 
@@ -35,15 +35,15 @@ def test_any_changed_byte_is_found(monkeypatch, few):
     data, begins, ends = joined(payloads)
     for at in range(len(data)):
         wrong = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        assert cut_frames(wrong, begins, ends, check=True) is None
+        assert parse_frames(wrong, begins, ends, check=True) is None
         number = int(np.searchsorted(ends, at, side="right"))
         is_covered = at - begins[number] < 12
         for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-            cut = cut_frame(wrong[begin:end], check=True)
+            cut = parse_frame(wrong[begin:end], check=True)
             assert (cut is None) == (i == number)
             if i != number:
                 assert cut == payloads[i]
-        assert (cut_frames(wrong, begins, ends, check=False) is None) == is_covered
+        assert (parse_frames(wrong, begins, ends, check=False) is None) == is_covered
 
 
 @pytest.mark.parametrize("few", [0, 1000])
@@ -59,8 +59,8 @@ def test_offsets_that_can_not_be_are_no_frames(monkeypatch, few):
         (ends, begins),
         (begins[:1], ends[1:]),
     ]:
-        assert cut_frames(data, wrong_begins, wrong_ends, check=True) is None
-    assert cut_frames(data, begins[:0], ends[:0], check=True) == []
+        assert parse_frames(data, wrong_begins, wrong_ends, check=True) is None
+    assert parse_frames(data, begins[:0], ends[:0], check=True) == []
 
 
 def test_headers_of_many_lengths_are_not_all_kept(monkeypatch):
@@ -68,5 +68,5 @@ def test_headers_of_many_lengths_are_not_all_kept(monkeypatch):
     monkeypatch.setattr(frame_block, "_headers", frame_block._Headers())
     payloads = [b"x" * n for n in range(50)]
     data, begins, ends = joined(payloads)
-    assert cut_frames(data, begins, ends, check=True) == payloads
+    assert parse_frames(data, begins, ends, check=True) == payloads
     assert len(frame_block._headers) <= 8

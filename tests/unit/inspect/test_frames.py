@@ -110,7 +110,7 @@ def test_all_that_is_passed_is_summed() -> None:
     cursor = Cursor(io.BytesIO(data), with_crc=True)
     assert next_frame(cursor)
     cursor.start = len(cursor.buffer)
-    cursor.give_up()
+    cursor.drop_consumed()
     assert cursor.crc32c is not None
     assert cursor.offset == len(data)
     assert cursor.crc32c == crc32c(data)

@@ -16,7 +16,7 @@ import shardwriter as sw
 from shardwriter.errors import FeatureError, ManifestError, SchemaConflict, WireError
 from shardwriter.formats.example_wire import decode_only_example
 from shardwriter.schema import decode as restored_values
-from shardwriter.schema.decode import Restorer
+from shardwriter.schema.decode import ExampleDecoder
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.schema.schema import FeatureSummary, Schema, schema_from_json
 
@@ -146,7 +146,7 @@ def datasets(draw):
 @given(datasets())
 def test_what_was_written_comes_back(records):
     features = learnt(records)
-    restorer = Restorer(features)
+    restorer = ExampleDecoder(features)
     payloads = payloads_of(records)
     found = [restorer.example(payload) for payload in payloads]
     wanted = [
@@ -170,7 +170,7 @@ def test_what_was_written_comes_back(records):
 @settings(max_examples=100, deadline=None)
 @given(datasets())
 def test_without_a_schema_values_are_those_of_the_codec(records):
-    restorer = Restorer({})
+    restorer = ExampleDecoder({})
     payloads = payloads_of(records)
     wanted = [sw.decode_example(payload) for payload in payloads]
     assert same_records([restorer.example(payload) for payload in payloads], wanted)
@@ -194,7 +194,7 @@ def test_any_bytes_are_read_as_the_codec_reads_them(data):
         damaged = payload + b"\x18\x01"
     else:
         damaged = payload[:at] + bytes([data.draw(st.integers(0, 255))]) + payload[at + 1 :]
-    restorer = Restorer({})
+    restorer = ExampleDecoder({})
     restorer.example(other)  # so that it knows what a record looks like
     restorer.example(payload)
     try:
@@ -225,7 +225,7 @@ def test_large_and_many_records():
         }
         for i in range(40)
     ]
-    restorer = Restorer(learnt(records))
+    restorer = ExampleDecoder(learnt(records))
     payloads = payloads_of(records)
     wanted = [{**r, "label": np.int64(r["label"])} for r in records]
     assert same_records([restorer.example(p) for p in payloads], wanted)
@@ -239,7 +239,7 @@ def test_blocks_of_many_small_records():
         {"a": i, "b": i / 2, **({"c": f"{i}"} if i % 3 else {}), "d": list(range(i % 3 + 1))}
         for i in range(5_000)
     ]
-    restorer = Restorer(learnt(records))
+    restorer = ExampleDecoder(learnt(records))
     payloads = payloads_of(records)
     wanted = [restorer.example(payload) for payload in payloads]
     assert same_records(restorer.examples(payloads), wanted)
@@ -249,7 +249,7 @@ def test_blocks_of_many_small_records():
 
 
 def test_no_records_and_records_of_nothing():
-    restorer = Restorer({})
+    restorer = ExampleDecoder({})
     assert restorer.examples([]) == []
     assert restorer.columns([]) == {}
     assert restorer.examples([b""] * 3) == [{}] * 3
@@ -261,7 +261,7 @@ def test_no_records_and_records_of_nothing():
 
 
 def restorer_of(**types):
-    return Restorer({name: FeatureSummary(t) for name, t in types.items()})
+    return ExampleDecoder({name: FeatureSummary(t) for name, t in types.items()})
 
 
 def test_raw_bytes_become_their_array():
@@ -287,7 +287,7 @@ def test_images_are_bytes():
 
 def test_texts_in_an_array_are_nested_as_they_were():
     words = np.array([["a", "b"], ["c", "d"], ["e", ""]])
-    restorer = Restorer(learnt([{"x": words}]))
+    restorer = ExampleDecoder(learnt([{"x": words}]))
     assert restorer.example(sw.encode_example({"x": words}))["x"] == words.tolist()
 
 
@@ -361,7 +361,7 @@ def test_arrays_are_writable_and_keep_no_block_alive():
         {"f": np.arange(64, dtype=np.float32), "i": np.arange(300 + i % 3), "s": i}
         for i in range(500)
     ]
-    restorer = Restorer(learnt(records))
+    restorer = ExampleDecoder(learnt(records))
     payloads = payloads_of(records)
     kept = [*restorer.examples(payloads)[::100], restorer.example(payloads[0])]
     gc.collect()
@@ -377,7 +377,7 @@ def test_arrays_are_writable_and_keep_no_block_alive():
 
 def test_nothing_warns():
     records = [{"x": np.float16(65504), "y": np.array([1e30])}] * 3
-    restorer = Restorer(learnt(records))
+    restorer = ExampleDecoder(learnt(records))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         restorer.examples(payloads_of(records))
@@ -386,7 +386,7 @@ def test_nothing_warns():
 def test_a_plan_gives_the_types(tmp_path):
     plan = {"x": FeatureType("float", "float32"), "y": FeatureType("bytes", "string")}
     records = [{"x": 1, "y": "a"}, {"x": 2.5, "y": "b"}]
-    restorer = Restorer(learnt(records, plan))
+    restorer = ExampleDecoder(learnt(records, plan))
     found = restorer.examples(payloads_of(records, plan))
     assert same_records(found, [{"x": np.float32(1), "y": "a"}, {"x": np.float32(2.5), "y": "b"}])
 
@@ -411,7 +411,7 @@ def test_through_a_real_write(tmp_path):
     ]
     sw.write(records, tmp_path / "train@4")
     manifest = sw.load_manifest(tmp_path / "train.manifest.json")
-    restorer = Restorer(schema_from_json(manifest.schema))
+    restorer = ExampleDecoder(schema_from_json(manifest.schema))
     for shard in range(4):
         payloads = list(sw.read_records(tmp_path / f"train.tfrecord-{shard:05}-of-00004"))
         wanted = [{**r, "flag": np.bool_(r["flag"])} for r in records[shard::4]]
@@ -420,9 +420,9 @@ def test_through_a_real_write(tmp_path):
 
 def test_it_can_be_pickled_and_used_by_threads():
     records = [{"a": i, **({"b": f"{i}"} if i % 2 else {}), "c": [i, i]} for i in range(400)]
-    restorer = pickle.loads(pickle.dumps(Restorer(learnt(records))))
+    restorer = pickle.loads(pickle.dumps(ExampleDecoder(learnt(records))))
     payloads = payloads_of(records)
     wanted = [restorer.example(payload) for payload in payloads]
-    fresh = Restorer(learnt(records))
+    fresh = ExampleDecoder(learnt(records))
     with ThreadPoolExecutor(4) as threads:
         assert same_records(list(threads.map(fresh.example, payloads)), wanted)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import shardwriter as sw
 from shardwriter.errors import DataWarning, FeatureError, SourceError
 from shardwriter.formats.example import encode_example
-from shardwriter.formats.feature_values import EXACT, NOTED, SMALLEST, lost_place
+from shardwriter.formats.feature_values import EXACT, PRECISION, SMALLEST, first_inexact
 from shardwriter.reading.find import WantedValue, find_records
 from shardwriter.schema.declared import declare
 from shardwriter.schema.record_stats import RecordStats
@@ -45,9 +45,9 @@ numbers = (
 
 
 def has_lost(value):
-    NOTED.has_lost = False
+    PRECISION.has_lost = False
     encode_example({"x": value})
-    return NOTED.has_lost
+    return PRECISION.has_lost
 
 
 @given(numbers)
@@ -60,7 +60,7 @@ def test_one_number_is_lost_where_the_definition_says_so(value):
 def test_the_first_of_many_numbers_is_found(values):
     places = [place for place, value in enumerate(values) if is_lost(value)]
     array = np.array(values)
-    assert lost_place(array) == (places[0] if places else None)
+    assert first_inexact(array) == (places[0] if places else None)
     assert has_lost(array) is bool(places)
     assert has_lost(values) is bool(places)
     assert has_lost(np.stack([array, array])[:, ::-1]) is bool(places)
@@ -68,9 +68,9 @@ def test_the_first_of_many_numbers_is_found(values):
 
 @pytest.mark.parametrize("value", [2**24 + 1, 2**53 + 1, -(2**62) - 1, 2**63 - 1])
 def test_integers_are_compared_as_integers(value):
-    assert lost_place(np.array([0, value])) == 1
-    assert lost_place(np.array([0.5, value], object)) == 1
-    assert lost_place(np.array([0, 2**24, -(2**62)])) is None
+    assert first_inexact(np.array([0, value])) == 1
+    assert first_inexact(np.array([0.5, value], object)) == 1
+    assert first_inexact(np.array([0, 2**24, -(2**62)])) is None
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_any_shape_of_value_warns_once(tmp_path, value, workers):
 
 
 def test_the_largest_uint64_is_no_float():
-    assert lost_place(np.array([0, 2**64 - 1], np.uint64)) == 1
-    assert lost_place(np.array([0, 2**63], np.uint64)) is None
+    assert first_inexact(np.array([0, 2**64 - 1], np.uint64)) == 1
+    assert first_inexact(np.array([0, 2**63], np.uint64)) is None
 
 
 LARGE = 2**53 + 1  # the first integer that float64 does not hold
@@ -314,7 +314,7 @@ def test_other_sources_warn(tmp_path):
 def test_a_state_keeps_what_was_found():
     encoder = RecordEncoder(1)
     encoder.encode(3, {"ts": STAMP})
-    again = RecordStats.from_state(json.loads(json.dumps(encoder.learnt.to_state())), 1)
+    again = RecordStats.from_state(json.loads(json.dumps(encoder.stats.to_state())), 1)
     other = RecordEncoder(1)
     other.encode(1, {"ts": STAMP})
     other.merge(again)

@@ -19,7 +19,7 @@ from shardwriter.sources.python import PythonSource
 from shardwriter.writing import job as job_module
 from shardwriter.writing.job import Job, Listing, check_compression
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.plan import choose_num_shards, sample
+from shardwriter.writing.plan import choose_num_shards, sample_records
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.selection import Selection
 
@@ -296,7 +296,7 @@ def test_a_sample_is_spread_over_the_source(num_items):
         return features
 
     data = [{"x": i} for i in range(num_items)]
-    found = sample(Selection(PythonSource(data), DatasetOptions(map=look)))
+    found = sample_records(Selection(PythonSource(data), DatasetOptions(map=look)))
     assert asked == sorted({k * num_items // 64 for k in range(64)} if num_items else set())
     assert found.num_records == len(asked)
 
@@ -304,13 +304,16 @@ def test_a_sample_is_spread_over_the_source(num_items):
 @pytest.mark.parametrize(("limit", "count"), [(None, 64), (0, 0), (5, 5), (200, 64)])
 def test_a_sample_of_a_stream_is_its_first_items(limit, count):
     source = PythonSource(lambda: ({"x": 1} for _ in range(100)))
-    found = sample(Selection(source, DatasetOptions(limit=limit)))
+    found = sample_records(Selection(source, DatasetOptions(limit=limit)))
     assert found.num_records == count
 
 
 def test_a_sample_keeps_to_the_limit():
     data = [b"x" * (1 if i < 10 else 1000) for i in range(100)]
-    assert sample(Selection(PythonSource(data), DatasetOptions(limit=10))).mean_frame_bytes == 17
+    assert (
+        sample_records(Selection(PythonSource(data), DatasetOptions(limit=10))).mean_frame_bytes
+        == 17
+    )
 
 
 def choose(num_items, record_bytes, out="out/train@auto", **more):

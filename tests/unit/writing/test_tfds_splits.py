@@ -14,9 +14,9 @@ import shardwriter as sw
 from shardwriter.dataset.naming import split_outputs
 from shardwriter.dataset.splits import parse_split_option
 from shardwriter.errors import CallableError, SchemaConflict
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.write import split_up, write_all
+from shardwriter.writing.write import split_datasets, write_all
 
 SPLIT = "train=0.8@3,val=0.2@1"
 
@@ -57,7 +57,7 @@ def test_a_replacement_that_is_stopped_between_two_commits_is_gone_on_with(tmp_p
     data = [{"x": "text", "label": i % 5} for i in range(20)]  # does not go with what is there
 
     def write_with(storage, **more):
-        datasets = split_up(
+        datasets = split_datasets(
             data,
             "auto",
             wanted,

@@ -15,13 +15,13 @@ from shardwriter.cli import app
 from shardwriter.errors import FeatureError, ManifestError, OptionError, SchemaConflict, WireError
 from shardwriter.formats.example import payload_kind
 from shardwriter.formats.sequence_example import (
+    by_key,
     context_part,
+    display_name,
     feature_spelling,
-    is_of_sequences,
-    keyed,
+    is_sequence_key,
     list_part,
     list_spelling,
-    spoken,
 )
 from shardwriter.inspect.repair_shards import recount
 from shardwriter.sources.shard_sets import load_manifest
@@ -260,13 +260,13 @@ def test_large_steps_and_absent_lists():
 def test_no_two_features_are_spelled_alike(names, lists):
     spelled = [feature_spelling(n) for n in names] + [list_spelling(n) for n in lists]
     assert len(set(spelled)) == len(spelled)
-    keys = keyed(dict.fromkeys(names, 1), dict.fromkeys(lists, 2))
+    keys = by_key(dict.fromkeys(names, 1), dict.fromkeys(lists, 2))
     assert len(keys) == len(names) + len(lists)
     assert context_part(keys) == dict.fromkeys(names, 1)
     assert list_part(keys) == dict.fromkeys(lists, 2)
-    assert all(map(is_of_sequences, keys))
-    assert not any(map(is_of_sequences, names))
-    assert {spoken(k) for k in keys} == names | {list_spelling(n) for n in lists}
+    assert all(map(is_sequence_key, keys))
+    assert not any(map(is_sequence_key, names))
+    assert {display_name(k) for k in keys} == names | {list_spelling(n) for n in lists}
     assert json.loads(json.dumps(keys)) == keys
 
 

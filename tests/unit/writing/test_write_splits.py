@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.dataset.naming import split_outputs
-from shardwriter.dataset.splits import parse_split_option, place_key
+from shardwriter.dataset.splits import parse_split_option, position_key
 from shardwriter.errors import (
     CallableError,
     DataWarning,
@@ -32,10 +32,10 @@ from shardwriter.errors import (
     SourceError,
 )
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.write import split_up, write_all
+from shardwriter.writing.write import split_datasets, write_all
 
 SPLIT = "train=0.6@3,val=0.4@2"
 COUNT = 60
@@ -67,7 +67,7 @@ def members(name, seed=0):
     """The items of a split, in source order."""
     option = parse_split_option(SPLIT)
     split = next(split for split in option.splits(seed) if split.name == name)
-    numbers = split.numbers_of(map(place_key, range(COUNT)))
+    numbers = split.numbers_of(map(position_key, range(COUNT)))
     return np.flatnonzero(numbers == split.number).tolist()
 
 
@@ -294,7 +294,7 @@ def test_splits_whose_types_do_not_go_together_are_not_published(tmp_path):
 
 def write_with(folder, storage, **more):
     wanted = parse_split_option(SPLIT)
-    datasets = split_up(
+    datasets = split_datasets(
         Rows(),
         "auto",
         wanted,
