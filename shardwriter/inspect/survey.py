@@ -290,7 +290,7 @@ def _with_index(known: DamagedDataset) -> DamagedDataset:
         gaps,
         [
             *known.notes,
-            "items are taken from the index, which can not be verified without manifest",
+            "without the manifest the index, which gives the items, is not verified",
         ],
     )
 

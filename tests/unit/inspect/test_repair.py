@@ -859,7 +859,7 @@ def test_a_file_that_changes_while_it_is_copied_is_noticed(tmp_path, monkeypatch
         flip(Path(known.path(found.shard)), 100)
         return copy(known, found, run)
 
-    monkeypatch.setattr(without_source, "copy_shard", changed)
+    monkeypatch.setattr(repair_shards, "copy_shard", changed)
     with pytest.raises(StorageError, match="changed while it was copied"):
         repair(tmp_path / "bad", tmp_path / "out")
     assert os.listdir(tmp_path / "out") == []
