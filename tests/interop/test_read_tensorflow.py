@@ -287,7 +287,7 @@ def test_a_rank_is_dealt_files_where_they_divide_and_told_where_not(leaf, tmp_pa
     assert told == []
     leaf.tf_dataset(path, rank=1, world=4, notify=told.append)
     assert told == [
-        "every rank reads all 6 shards and keeps one record of 4; of 4 or 8 shards it would read "
+        "every rank reads all 6 shards and uses one record in 4; with 4 or 8 shards it would read "
         "only its own"
     ]
 

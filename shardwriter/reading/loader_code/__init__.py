@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from shardwriter.errors import OptionError
-from shardwriter.reading.known_schema import LOOKED_AT
+from shardwriter.reading.known_schema import SAMPLED_RECORDS
 from shardwriter.reading.loader_code.facts import (
     IMAGE_SIZE,
     Facts,
@@ -66,7 +66,7 @@ class _Program:
             if field.is_number and not field.is_fixed and not field.varies_first
         ]
         self._has_prepare = bool(
-            facts.pictures or not facts.is_told or any(field.is_optional for field in fields)
+            facts.pictures or not facts.from_manifest or any(field.is_optional for field in fields)
         )
         # Texts are stacked by neither, and torch's own collate turns lists of them around.
         texts = [field for field in fields if not field.is_number and not field.is_picture]
@@ -78,7 +78,7 @@ class _Program:
         """Return it."""
         parts = [self._head()]
         if any(field.is_optional for field in self._facts.fields):
-            parts.append(_known(self._facts.is_told))
+            parts.append(_known(self._facts.from_manifest))
         if self._images:
             parts.append(self._image())
         if self._masks:
@@ -173,7 +173,7 @@ class _Program:
         name = quoted(field.name)
         value = f"features[{name}]"
         lines = []
-        is_alone = field.is_scalar and not self._facts.is_told  # one value, in a list
+        is_alone = field.is_scalar and not self._facts.from_manifest  # one value, in a list
         if field.is_optional:
             if field.num_missing:
                 told = f"{why_absent(field, self._facts.num_counted)}."
@@ -284,9 +284,9 @@ class _Program:
         ]
 
 
-def _known(is_told: bool) -> list[str]:
+def _known(from_manifest: bool) -> list[str]:
     # Without a schema every value is a list, and may be an empty one.
-    absent = "value is None" if is_told else "value is None or not len(value)"
+    absent = "value is None" if from_manifest else "value is None or not len(value)"
     return [
         "def known(value, default):",
         '    """Return a value, or what stands for one that is not there."""',
@@ -326,7 +326,7 @@ def loader_code(
     path: str | os.PathLike[str],
     framework: Framework,
     *,
-    num_records: int = LOOKED_AT,
+    num_records: int = SAMPLED_RECORDS,
     notify: Callable[[str], None] | None = None,
 ) -> str:
     """Return a Python program that reads a dataset, as it is, with a framework.

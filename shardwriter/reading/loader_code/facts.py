@@ -12,9 +12,9 @@ import numpy as np
 from shardwriter.dataset import is_url
 from shardwriter.errors import ManifestError, SourceError
 from shardwriter.formats import Compression
-from shardwriter.reading.known_schema import LOOKED_AT, check_example, schema_of
+from shardwriter.reading.known_schema import SAMPLED_RECORDS, check_example, schema_of
 from shardwriter.reading.opening import open_dataset
-from shardwriter.reading.record_files import files_of
+from shardwriter.reading.record_files import record_files
 from shardwriter.schema import FeatureSummary, FeatureType, Shape, shape_feature_names
 from shardwriter.sources import ShardSet, find_one
 
@@ -118,7 +118,7 @@ class Facts:
             that hold the shapes of others.
         never_set: The names of those.
         num_counted: Records that the features are those of.
-        is_told: Whether a manifest tells types and shapes.
+        from_manifest: Whether a manifest tells types and shapes.
     """
 
     path: str
@@ -130,12 +130,12 @@ class Facts:
     fields: tuple[Field, ...]
     never_set: tuple[str, ...]
     num_counted: int
-    is_told: bool
+    from_manifest: bool
 
     @property
     def is_sample(self) -> bool:
         """Whether types come from the first records only, and not from all or from a manifest."""
-        return not self.is_told and self.num_counted < self.num_records
+        return not self.from_manifest and self.num_counted < self.num_records
 
     @property
     def pictures(self) -> list[Field]:
@@ -146,7 +146,7 @@ class Facts:
 def find_facts(
     path: str | os.PathLike[str],
     *,
-    num_records: int = LOOKED_AT,
+    num_records: int = SAMPLED_RECORDS,
     notify: Callable[[str], None] | None = None,
 ) -> Facts:
     """Find out what loader code has to know.
@@ -177,7 +177,7 @@ def find_facts(
             error.path, error.record_index = data.place(0).path, 0
             raise
     sizes_in = shape_feature_names({name: s.type for name, s in known.features.items()})
-    is_sampled = not known.is_told and known.num_counted < known.num_records
+    is_sampled = not known.from_manifest and known.num_counted < known.num_records
     fields = tuple(
         replace(_field(name, summary, known.num_counted, sizes_in.get(name)), is_sampled=is_sampled)
         for name, summary in sorted(known.features.items())
@@ -195,7 +195,7 @@ def find_facts(
     shards = tuple(map(os.path.normpath, (p for _, p in shard_set.shards)))
     if is_url(path):
         shards = tuple(p for _, p in shard_set.shards)
-    files = files_of(data)
+    files = record_files(data)
     return Facts(
         path,
         shards,
@@ -206,7 +206,7 @@ def find_facts(
         fields,
         tuple(sorted(n for n, s in known.features.items() if s.type.kind is None)),
         known.num_counted,
-        known.is_told,
+        known.from_manifest,
     )
 
 
@@ -375,7 +375,7 @@ def opening(facts: Facts, reader: str, needs: str, *, has_defaults: bool = True)
     shards = shards.replace(" ", f"{packed} ", 1)
     lines = comment(f"Reads {quoted(facts.path)} with {reader}: {records} in {shards}.")
     lines += comment(f"Needs {needs}.")
-    if not facts.is_told:
+    if not facts.from_manifest:
         lines += comment(_where_types_come_from(facts, has_defaults))
     for name in facts.never_set:
         lines += comment(f"{quoted(name)} is left out: no record has a value of it.")

@@ -194,7 +194,7 @@ def test_a_split_needs_a_policy_where_it_does_not_divide(data):
 
 def test_a_feature_that_is_called_like_the_mark_of_pads(tmp_path):
     sw.write([{"is_pad": i} for i in range(3)], tmp_path / "t@1")
-    with pytest.raises(OptionError, match="there is a feature 'is_pad'"):
+    with pytest.raises(OptionError, match="has a feature of that name"):
         sw.open(tmp_path / "t").split(0, 2, "pad")
     assert len(sw.open(tmp_path / "t").raw().split(0, 2, "pad")) == 2
 

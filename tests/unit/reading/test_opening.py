@@ -99,7 +99,7 @@ def test_an_index_without_its_manifest_knows_the_gaps(tmp_path, compression):
     assert dataset.source_index(0) == 1
     assert dataset.manifest is None
     assert dataset.features == {}
-    assert "the index tells where records are" in dataset.notes[0]
+    assert "order of records is taken from the index" in dataset.notes[0]
     assert dataset.identity == sw.open(tmp_path / "t").identity
     assert dataset.identity.startswith("index:")
     # One that does not fit is not believed.
@@ -187,7 +187,7 @@ def test_other_generations_and_unfinished_runs_are_told(tmp_path):
     run.mkdir()
     (run / "run.json").write_text("{}")
     notes = sw.open(tmp_path / "t").notes
-    assert any("another generation" in note for note in notes)
+    assert any("other shards of this name" in note for note in notes)
     assert any("unfinished run" in note for note in notes)
     assert ids(sw.open(tmp_path / "t")) == list(range(40))
 
