@@ -158,7 +158,7 @@ def test_a_loaded_state_waits_for_the_first_batch(caplog):
     made.load_state_dict(state, alone)
     with caplog.at_level(logging.WARNING):
         made.set_epoch(7)
-    assert "is left" in caplog.text
+    assert "discards the loaded state" in caplog.text
     assert read(made, alone)[0][0] == [0, 1, 2, 3]
     made.load_state_dict({k: v for k, v in state.items() if k != "steps"}, alone)
     assert made.num_steps(alone) == 3
@@ -270,7 +270,7 @@ def test_an_epoch_that_starts_again_is_logged(caplog):
     assert not caplog.records
     progress.begin(ALONE)
     assert "epoch 1 starts again" in caplog.text
-    assert "ended after 3 of 11 batches" in caplog.text
+    assert "stopped after 3 of 11 batches" in caplog.text
 
 
 @pytest.mark.parametrize("steps", ["2", -1, True])
