@@ -251,7 +251,7 @@ def test_uneven_has_to_be_chosen_and_ranks_make_sense(leaf, tmp_path):
     path = write(tmp_path, 7, "t@2")
     with pytest.raises(UnequalSteps):
         leaf.tf_dataset(path, rank=0, world=2)
-    with pytest.raises(OptionError, match="one is given"):
+    with pytest.raises(OptionError, match="only one of rank"):
         leaf.tf_dataset(path, rank=0)
     with pytest.raises(OptionError, match="rank 2"):
         leaf.tf_dataset(path, rank=2, world=2)

@@ -91,7 +91,7 @@ def test_feature_lists_are_there_with_the_types_of_their_steps(tmp_path: Path) -
     ]
     for name in ("t", "bare"):
         said = refused(tmp_path / name, "--code", "torch")
-        assert "SequenceExamples, and code is printed for Examples" in said
+        assert "SequenceExamples, and loader code supports only Examples" in said
 
 
 def test_class_names_are_shown(tmp_path: Path) -> None:
