@@ -16,15 +16,11 @@ import termios
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 from shardwriter.report.render import bytes_text
 
 BIN = Path(sys.executable).parent
-
-
-def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shardwriter", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
 @pytest.fixture
@@ -37,7 +33,7 @@ def table(tmp_path: Path) -> Path:
 def test_write_then_stats(table: Path, tmp_path: Path) -> None:
     done = run("write", table, tmp_path / "out" / "t@8")
     assert done.returncode == 0
-    assert "100 (12-13 a shard)" in done.stdout
+    assert "100 (12-13 per shard)" in done.stdout
     assert done.stderr == ""  # off a terminal there is no bar
     stats = subprocess.run(
         [BIN / "shard-stats", tmp_path / "out" / "t@8"], capture_output=True, text=True, check=False
