@@ -75,8 +75,8 @@ def find_outliers(
         own = chosen / chosen.sum(axis=1, keepdims=True)
         others = rest / rest.sum(axis=1, keepdims=True)
         distance = _distance(own, others, test)
-        log_chance = _log_chance(own, others, sizes, distance, test)
-        suspect = (log_chance < test.log_alpha) & (distance >= test.min_distance)
+        log_probability = _log_probability(own, others, sizes, distance, test)
+        suspect = (log_probability < test.log_alpha) & (distance >= test.min_distance)
         if not suspect.any():
             return
         # Ties, as between only two shards: the smaller shard, then the later one.
@@ -98,39 +98,39 @@ def _distance(
     return np.asarray(np.abs(np.cumsum(apart, axis=1)).max(axis=1))
 
 
-def _log_chance(
+def _log_probability(
     own: NDArray[np.float64],
     others: NDArray[np.float64],
     sizes: NDArray[np.float64],
     distance: NDArray[np.float64],
     test: Comparison,
 ) -> NDArray[np.float64]:
-    """Bound the logarithm of the chance of such a distance among shards that are alike."""
+    """Return an upper bound of the log-probability of such a distance between equal shards."""
     rest = sizes.sum() - sizes
     effective = sizes * rest / (sizes + rest)
     if test.distance == "share":
-        # Chernoff's bound, with the share of the others as if it were one record less sure.
-        told = (others[:, 0] * rest + 0.5) / (rest + 1)
-        return np.asarray(-effective * _divergence(own[:, 0], told) + np.log(2))
-    # Massart's constant for the order; for k outcomes, the union over their 2^k subsets.
+        # Chernoff's bound; the share of the others is smoothed by half a record of each outcome.
+        smoothed = (others[:, 0] * rest + 0.5) / (rest + 1)
+        return np.asarray(-effective * _divergence(own[:, 0], smoothed) + np.log(2))
+    # "order": DKW inequality with Massart's constant; "total": union over 2^k subsets of outcomes.
     log_subsets = np.log(2) * (1 if test.distance == "order" else own.shape[1])
     return np.asarray(log_subsets - 2 * effective * distance**2)
 
 
 def _divergence(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return Kullback's and Leibler's divergence of two coins."""
+    """Return the Kullback-Leibler divergence of two Bernoulli distributions."""
     with np.errstate(divide="ignore", invalid="ignore"):
         heads = np.where(a > 0, a * np.log(a / b), 0.0)
         tails = np.where(a < 1, (1 - a) * np.log((1 - a) / (1 - b)), 0.0)
     return np.asarray(heads + tails)
 
 
-_ALPHA: Final = 1e-6  # chance of a false alarm in a whole set
+_ALPHA: Final = 1e-6  # probability of a false alarm in a set
 _MIN_SHARE: Final = 0.05
 _MIN_VALUES: Final = 0.1
-_MIN_SPREADS: Final = 0.5  # a mean that is as many standard deviations off
+_MIN_SPREADS: Final = 0.5  # difference of means, in standard deviations
 _MAX_CATEGORIES: Final = 512
-_MAX_PER_FEATURE: Final = 16  # shards that are named, of each kind of drift
+_MAX_PER_FEATURE: Final = 16  # listed shards of each kind of drift
 
 
 class _Shards(NamedTuple):
@@ -298,8 +298,8 @@ def _odd_lengths(shards: _Shards) -> Iterator[_Deviation]:
     share = sum(ranges[row].count for row in odd) / sum(f.count for f in ranges.values())
     number = sum(ranges[row].least_other_than(length) for row in odd)
     # The probability that all of them are in so few shards, over all choices of these shards.
-    log_chance = number * math.log(share) + math.log(math.comb(len(ranges), len(odd)))
-    if log_chance >= shards.log_alpha:
+    log_probability = number * math.log(share) + math.log(math.comb(len(ranges), len(odd)))
+    if log_probability >= shards.log_alpha:
         return
     for row in odd[:_MAX_PER_FEATURE]:
         span = f"{ranges[row].min} to {ranges[row].max}"
