@@ -74,7 +74,7 @@ _DENSE_BYTES: Final = 1 << 13  # frames that are smaller are read with what they
 _DENSE_WINDOW_BYTES: Final = 1 << 22
 _BATCH: Final = 1 << 16
 _HEADER_CACHE_SIZE: Final = 1 << 14
-_HINT: Final = "`shard-stats` lists all that is wrong with the file"
+_HINT: Final = "`shard-stats` lists all defects of the file"
 _U32: Final = struct.Struct("<I")
 
 

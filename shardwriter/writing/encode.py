@@ -205,7 +205,7 @@ class RecordEncoder:
         plan: Types fixed before record 0.
         vocabularies: Names of the values of integer features.
         label: The feature whose values are counted; None for ``image/class/label``.
-        binder: Holds values to what a person declared; None where nothing was.
+        validator: Checks values against the declared schema; None if nothing is declared.
         strict: Whether a warning about an item is its error.
     """
 
@@ -215,12 +215,12 @@ class RecordEncoder:
         plan: Mapping[str, FeatureType] | None = None,
         vocabularies: Mapping[str, list[str]] | None = None,
         label: str | None = None,
-        binder: Validator | None = None,
+        validator: Validator | None = None,
         *,
         strict: bool = False,
     ) -> None:
         self.schema = Schema(plan, vocabularies)
-        self._binder = binder or None
+        self._validator = validator or None
         self._prepares = True
         self.labels = LabelCounts(label or DEFAULT_LABEL, num_shards)
         self._kinds = self.schema.kinds or None
@@ -286,8 +286,8 @@ class RecordEncoder:
         if lost is None and PRECISION.has_lost:
             PRECISION.has_lost = False
             lost = list(features)
-        if self._binder is not None and self._binder.lost:
-            lost = [*(lost or ()), *self._binder.lost]
+        if self._validator is not None and self._validator.lost:
+            lost = [*(lost or ()), *self._validator.lost]
         warnings = self._warnings_of(item_index, given, lost) if lost else None
         self.schema.observe(item_index, features)
         if warnings:
@@ -311,7 +311,7 @@ class RecordEncoder:
             FeatureError: There is one, with ``strict``.
         """
         found = []
-        declared = {} if self._binder is None else self._binder.float_dtypes
+        declared = {} if self._validator is None else self._validator.float_dtypes
         for name in names:
             if name in features and not self.warnings.has_before(
                 CODE, display_name(name), item_index
@@ -327,7 +327,9 @@ class RecordEncoder:
 
     def _warning_of(self, key: str, item_index: int, number: float) -> DataWarning:
         name, can_declare = display_name(key), not is_sequence_key(key)
-        dtype = "float32" if self._binder is None else self._binder.float_dtypes.get(key, "float32")
+        dtype = "float32"
+        if self._validator is not None:
+            dtype = self._validator.float_dtypes.get(key, dtype)
         if self._strict:
             raise precision_error(name, number, dtype=dtype, can_declare=can_declare)
         return precision_warning(name, item_index, number, dtype=dtype, can_declare=can_declare)
@@ -335,8 +337,8 @@ class RecordEncoder:
     def _prepared(self, item_index: int, features: dict[str, Any]) -> dict[str, Any]:
         """Do what most records need not: those behind the first one, with nothing declared."""
         self.schema.claim(item_index, of_sequences=False)
-        self._prepares = self._binder is not None
-        return features if self._binder is None else self._binder.bind(features)
+        self._prepares = self._validator is not None
+        return features if self._validator is None else self._validator.validate(features)
 
     def _encode_sequence(self, item_index: int, example: SequenceExample) -> bytes:
         if self.schema.plan:
@@ -369,7 +371,7 @@ class RecordEncoder:
     @property
     def takes_blocks(self) -> bool:
         """Whether `encode_block` gives what `encode` does: where nothing was declared."""
-        return self._binder is None
+        return self._validator is None
 
     def merge(self, learnt: RecordStats) -> None:
         """Add what another encoder has learnt from other items of the same dataset.

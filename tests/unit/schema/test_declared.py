@@ -235,7 +235,7 @@ def test_a_shape_feature_that_was_changed_is_an_error(tmp_path):
         ("x=raw:float32", 1e300, "1e\\+300"),
         ("x=raw:uint8[2]", b"abc", "3 bytes"),
         ("x=raw:uint16[null,2]", b"abcde", "5 bytes"),
-        ("x=raw:uint8", b"abc", "do not tell a shape"),
+        ("x=raw:uint8", b"abc", "the shape of 3 bytes is not known"),
         ("x=raw:int8", "abc", "a str"),
         ("x=raw:int8", np.zeros(2, complex), "complex128"),
         ("x=int8", sw.raw(np.zeros(2, "i1")), "raw bytes"),
@@ -471,5 +471,5 @@ def test_the_command_takes_a_text_or_a_file(tmp_path):
 
 
 def test_names_are_text():
-    with pytest.raises(OptionError, match="1, which is no name of a feature"):
+    with pytest.raises(OptionError, match="1, which is not a feature name"):
         declare({1: "int64"})

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.errors import FeatureError, OptionError, SchemaConflict
-from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats import UNSET, encode_example
 from shardwriter.schema.feature_types import FeatureType, describe, parse_schema_option
 from shardwriter.schema.schema import FeatureSummary, Schema, schema_from_json
 
