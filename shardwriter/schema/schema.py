@@ -283,7 +283,7 @@ def _conflict(name: str, a: FeatureSummary, b: FeatureSummary) -> SchemaConflict
         first.type.join(here.type)
     except ValueError as error:
         conflict = error
-    place = "the declared schema" if first.first_item is None else f"item {first.first_item}"
+    place = "the schema" if first.first_item is None else f"item {first.first_item}"
     return SchemaConflict(
         f"{_phrase(here.type)} here, {_phrase(first.type)} in {place} ({conflict})",
         hint=_conflict_hint(display_name(name), here.type, first.type),

@@ -497,7 +497,7 @@ class RecordReader:
         done = 0
         while done < len(places):
             shard, position = places[done]
-            place = self.index.place(shard, position)
+            place = self.index.locate(shard, position)
             first = position - place.skip
             stop = done
             while stop < len(places) and places[stop][0] == shard:
