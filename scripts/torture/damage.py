@@ -23,7 +23,7 @@ def vouched(run: Path, compression: str) -> dict[str, int]:
         found[name] = max(found[name], num_bytes)
 
     def take(known: Base | Snapshot, *, growing: bool) -> None:
-        for shard, written in known.growing.items() if growing else ():
+        for shard, written in known.open_shards.items() if growing else ():
             note(f"shard-{shard:05d}", written.file_bytes)
             note(f"index-{shard:05d}", row_bytes * written.num_pieces)
         for shard in known.sealed:

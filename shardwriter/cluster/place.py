@@ -68,11 +68,11 @@ from shardwriter.writing import (
     SealedFields,
     check_names,
     check_output,
+    existing_files,
     finish_committed,
-    finished,
-    is_of_job,
-    replaced_by,
-    taken_by,
+    finished_manifest,
+    replaced_files,
+    stats_fit_job,
 )
 
 # What travels between the steps of a Beam job, beside records: facts, and finished shards.
@@ -88,14 +88,14 @@ class Facts:
     """What is known of some items, beside their records; mergeable.
 
     Attributes:
-        learnt: Schema and labels of their records.
+        stats: Schema and labels of their records.
         gaps: Items without a record.
         errors: Those of them that gave an error: entries of the ledger.
         num_items: T, where the end of the source was met.
         key_sum: Sum of a hash of every key, where items have keys: whatever their order.
     """
 
-    learnt: RecordStats
+    stats: RecordStats
     gaps: list[int] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
     num_items: int | None = None
@@ -129,7 +129,7 @@ class Facts:
         Raises:
             SchemaConflict: A feature has types that do not go together.
         """
-        self.learnt.merge(other.learnt)
+        self.stats.merge(other.stats)
         self.gaps += other.gaps
         self.errors += other.errors
         self.key_sum += other.key_sum
@@ -142,7 +142,7 @@ class Facts:
             "errors": self.errors,
             "gaps": to_runs(sorted(self.gaps)),
             "key_sum": self.key_sum,
-            "learnt": self.learnt.to_state(),
+            "learnt": self.stats.to_state(),
             "num_items": self.num_items,
         }
 
@@ -216,7 +216,7 @@ class MadeShard:
             return None
         facts = entry["facts"]
         num_gaps = sum(count for _, count in facts["gaps"])
-        if num_gaps > MAX_GAPS or not is_of_job(facts["learnt"], num_shards):
+        if num_gaps > MAX_GAPS or not stats_fit_job(facts["learnt"], num_shards):
             return None
         return cls.from_bytes(data, num_shards)
 
@@ -457,18 +457,18 @@ def place_for(
         place = replace(place, before=_launch_of(facts), manifest=_manifest_token(output))
         if run_options.resume and facts.get("engine") == "beam":
             return _resumed(place, run, facts)
-        manifest = finished(run)
+        manifest = finished_manifest(run)
         if run_options.resume and manifest is not None and manifest.job == job:
             run.discard()
             return replace(place, is_finished=True)
         check_output(run, overwrite=run_options.overwrite, pattern=output.pattern(1))
         check_names(run, output.pattern(num_shards))
-        taken = taken_by(storage.list(output.directory), output.name, output.pattern(1))
-        if not run.is_worth_keeping:
+        taken = existing_files(storage.list(output.directory), output.name, output.pattern(1))
+        if not run.is_resumable:
             run.discard()
             place = replace(place, before=None)
         is_free = storage.appears_whole and taken is None
-        return replace(place, writes_final_names=is_free, replaces=replaced_by(run))
+        return replace(place, writes_final_names=is_free, replaces=replaced_files(run))
 
 
 def _resumed(place: Place, run: RunDirectory, facts: RunFacts) -> Place:

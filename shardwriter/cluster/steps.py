@@ -39,21 +39,21 @@ from shardwriter.formats import canonical
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.schema import RecordStats, as_error
 from shardwriter.writing import (
-    Done,
     Job,
     Listing,
     ResumeState,
     RunDirectory,
     RunOptions,
     ShardFile,
-    finish,
+    WorkerResult,
     finish_committed,
-    finished,
-    gather,
-    last_piece,
-    last_record,
+    finished_manifest,
+    last_block_range,
+    merge_results,
     new_slot,
     open_record_writer,
+    publish_result,
+    read_last_record,
 )
 
 # Strategy A: each shard is a job of its own, and nothing is shuffled.
@@ -135,13 +135,13 @@ def _last_piece(job: Job, place: Place, done: MadeShard) -> tuple[int, int] | No
         return 0, 0
     compression = job.packing.compression
     rows = np.frombuffer(place.storage.read(done.index_path) or b"", "<u8")
-    begin, end = last_piece(rows[:: columns(compression)], compression)
+    begin, end = last_block_range(rows[:: columns(compression)], compression)
     return (begin, end) if begin < end <= done.sealed.file_bytes else None
 
 
 def _check_last_record(job: Job, done: MadeShard, begin: int, end: int) -> None:
     """Make the last record of a shard again: not all that decides bytes is known by its hash."""
-    record = last_record(done.path, begin, end, job.packing.compression)
+    record = read_last_record(done.path, begin, end, job.packing.compression)
     gaps = Gaps(done.facts.gaps, job.num_shards)
     index = gaps.item_index(done.shard, done.sealed.num_records - 1)
     for item_index, item in job.selection.items_at(np.array([index])):
@@ -185,12 +185,12 @@ def publish_shards(task: Task, values: Iterable[bytes]) -> Manifest:
                 f"{len(missing):,} shards were not made, shard {missing[0]} first"
             )
         _check_budget(task.options, total)
-        done = Done(total.learnt, sealed, total.gaps, total.errors)
-        outcome = gather(task.job, ResumeState(num_shards), [done], num_items)
+        done = WorkerResult(total.stats, sealed, total.gaps, total.errors)
+        outcome = merge_results(task.job, ResumeState(num_shards), [done], num_items)
         for warning in outcome.warnings if task.options.strict else ():
             raise as_error(warning, FeatureError)
         run.adopt(files)
-        return finish(
+        return publish_result(
             run,
             outcome,
             place.output,
@@ -211,7 +211,7 @@ def _published(run: RunDirectory, place: Place, identity: Identity) -> Manifest 
     finish_committed(run)
     if facts_of(run).get("launch") == place.launch and place.is_as_it_was:
         return None
-    manifest = finished(run)
+    manifest = finished_manifest(run)
     if manifest is not None and manifest.job == identity.job:
         run.discard()
         return manifest

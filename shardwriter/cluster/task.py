@@ -40,11 +40,11 @@ from shardwriter.writing import (
     check_images,
     check_source,
     choose_num_shards,
-    finished,
+    finished_manifest,
     order_json,
     pack,
+    resume_finished,
     sample_records,
-    take_finished,
     unpack,
 )
 
@@ -394,9 +394,9 @@ def task_of(
     place = place_for(output, n, digest, run_options, dry_run=dry_run)
     notes: list[str] = []
     if place.is_finished:
-        manifest = finished(place.run())
+        manifest = finished_manifest(place.run())
         assert manifest is not None
-        take_finished(job, place.run(), manifest, run_options, notes.append)
+        resume_finished(job, place.run(), manifest, run_options, notes.append)
     cargo = load_cargo(job, None if dry_run else place.cargo_prefix)
     label = job.record_encoder().labels.feature
     num_items = job.num_items if selection.random_access else None

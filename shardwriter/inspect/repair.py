@@ -36,7 +36,7 @@ from shardwriter.writing import (
     Reading,
     RunDirectory,
     RunOptions,
-    begin,
+    begin_run,
     check_output,
     finish_committed,
     is_committed,
@@ -242,7 +242,7 @@ def _from_what_is_there(
         surveys = _survey(known, reading, trust_no_crc=trust_no_crc)
         _must_hold_records(known, surveys)
         report = repair_shards.report_without_source(known, surveys, out)
-        begin(run, {"repair": True, **machine_facts()})
+        begin_run(run, {"repair": True, **machine_facts()})
         repair_shards.fill(known, surveys, run, report, trust_no_crc=trust_no_crc)
     return report
 
@@ -312,7 +312,7 @@ def _check_in_place(run: RunDirectory, run_options: RunOptions) -> None:
         OutputExists: There is one.
     """
     finish_committed(run, overwrite=run_options.overwrite)
-    if run.is_worth_keeping and not run_options.overwrite:
+    if run.is_resumable and not run_options.overwrite:
         raise OutputExists(
             f"an unfinished run of {run.name!r} is there",
             path=run.path,

@@ -71,16 +71,16 @@ from shardwriter.writing import (
     RunDirectory,
     RunOptions,
     Selection,
-    begin,
+    begin_run,
     check_names,
+    check_resumable,
     check_source,
-    check_stable,
+    find_job_change,
     key_costs,
     key_notes,
     machine_facts,
     publish,
     shard_rows,
-    what_differs,
     write_index,
 )
 
@@ -731,8 +731,8 @@ def job_of(
     selection = Selection(source, options)
     check_source(source, options, output_of(known, out))
     job = Job(selection, manifest.pattern)
-    check_stable(job)
-    what = what_differs(job, manifest)
+    check_resumable(job)
+    what = find_job_change(job, manifest)
     if what is not None:
         raise RunChanged(
             f"this is not the job that wrote {known.name!r}: {what} is not what it was",
@@ -802,7 +802,7 @@ def remake(
         RunChanged: What was made is not what the manifest says; nothing is published.
     """
     manifest = required_manifest(known)
-    begin(run, {"repair": True, **machine_facts()})
+    begin_run(run, {"repair": True, **machine_facts()})
     sealed: dict[int, SealedShard] = {}
     for found in surveys:
         if not _stays(found, in_place=in_place):
@@ -818,7 +818,7 @@ def remake(
         gaps=np.array(manifest.gaps, np.int64),
         num_items=manifest.num_items,
     )
-    if not kept.is_everything:
+    if not kept.is_complete:
         outcome = engine(job, run, kept, progress, notify)
         _check_made(manifest, outcome.shards, outcome.gaps, outcome.num_items)
     index = write_index(

@@ -28,8 +28,8 @@ from shardwriter.storage import inputs_for, storage_errors
 from shardwriter.writing import (
     Channel,
     Mailbox,
-    above_standard,
-    how_ended,
+    avoid_standard_streams,
+    describe_exit,
     pack_failure,
     unpack_failure,
     usable_cores,
@@ -173,7 +173,7 @@ def _started(number: int) -> Iterator[_Worker]:
     ours, theirs = socket.socketpair()
     with ours:
         with contextlib.ExitStack() as stack:
-            theirs = stack.enter_context(above_standard(theirs))
+            theirs = stack.enter_context(avoid_standard_streams(theirs))
             folders = [folder or os.curdir for folder in sys.path if isinstance(folder, str)]
             path = [os.path.abspath(folder) for folder in folders]
             path.append(str(Path(__file__).parents[2]))
@@ -260,7 +260,7 @@ class _Scanning:
 
     def _mourn(self, worker: _Worker) -> None:
         code = worker.process.wait()
-        how, _ = how_ended(-code if code < 0 else code << 8)
+        how, _ = describe_exit(-code if code < 0 else code << 8)
         path = None if worker.place is None else self._paths[worker.place]
         raise WorkerDied(
             f"{how} while it read this file" if path else f"{how} before it had a file",

@@ -81,21 +81,21 @@ from shardwriter.writing.plan import check_source
 from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
     COMMIT,
-    begin,
+    begin_run,
     claimed,
-    finish,
     finish_committed,
-    finished,
+    finished_manifest,
+    publish_result,
 )
 from shardwriter.writing.reshard import check_same_vocabulary
 from shardwriter.writing.resume import (
     go_on,
     has_dali,
-    kept_of,
-    learnt_of,
     read_ledger,
+    resume_finished,
     run_facts,
-    take_finished,
+    state_from_base,
+    stats_from_manifest,
 )
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
@@ -349,7 +349,7 @@ class Appending:
                 f"{output.name!r} is to be appended to itself",
                 hint="its records would be there twice; `shardwriter reshard` makes a copy",
             )
-        manifest = finished(run)
+        manifest = finished_manifest(run)
         old = TFRecordFiles(path)
         if manifest is None or old.manifest is None:
             raise OptionError(f"the dataset {output.name!r} is not whole", path=output.directory)
@@ -484,7 +484,11 @@ class Appending:
     def begin(self, job: Job, known: Known, run: RunDirectory) -> ResumeState:
         """Begin a run whose first items are known already."""
         errors = read_ledger(run)
-        learnt = learnt_of(job, self.manifest) if known.schema else RecordStats({}, _no_labels(job))
+        learnt = (
+            stats_from_manifest(job, self.manifest)
+            if known.schema
+            else RecordStats({}, _no_labels(job))
+        )
         if self._copied is not None and known.schema:
             copied = Job(self.new, job.pattern).copied_stats
             if copied.labels.feature != learnt.labels.feature:  # which these do not have
@@ -492,15 +496,15 @@ class Appending:
             learnt.merge(copied)
         if not known.labels:
             learnt = replace(learnt, labels=_no_labels(job))
-        begin(run, run_facts(job))
+        begin_run(run, run_facts(job))
         base = Base(
             in_place=True,  # nothing is lost with it
             gaps=to_runs(self.manifest.gaps),
             errors=errors,
-            learnt=learnt.to_state(),
+            stats=learnt.to_state(),
         )
         run.write_base(base)
-        return kept_of(base, job.num_shards)
+        return state_from_base(base, job.num_shards)
 
 
 def _no_labels(job: Job) -> LabelCounts:
@@ -621,7 +625,7 @@ def append_dataset(
         claimed(output, replacing) as run,
         open_engine(run_options, output.num_shards) as engine,
     ):
-        if not (run_options.resume or run_options.overwrite) and run.is_worth_keeping:
+        if not (run_options.resume or run_options.overwrite) and run.is_resumable:
             raise OutputExists(
                 f"an unfinished run of {run.name!r} is there",
                 path=run.path,
@@ -634,11 +638,11 @@ def append_dataset(
         for note in appending.new.source.notes:
             notices.note(note)
         _warn(warnings_of(appending.new.source), appending.manifest, run_options, notices)
-        resume = run_options.resume and run.is_worth_keeping
+        resume = run_options.resume and run.is_resumable
         if (run_options.resume or was_committed) and not resume:
             done = appending.job_before()
             if done is not None:
-                take_finished(done, run, appending.manifest, run_options, notices.info)
+                resume_finished(done, run, appending.manifest, run_options, notices.info)
                 notices.info(f"nothing to do: these items are the last of {run.name!r} already")
                 run.discard()
                 return appending.manifest
@@ -656,7 +660,7 @@ def append_dataset(
             error.message = error.message.replace("in the plan", "in the dataset")
             raise
         _warn(outcome.warnings, appending.manifest, run_options, notices)
-        return finish(
+        return publish_result(
             run,
             known.of(outcome),
             output,

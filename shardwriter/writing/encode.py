@@ -68,7 +68,7 @@ from shardwriter.sources import (
 )
 from shardwriter.writing.images import image_editor
 from shardwriter.writing.options import SKIP, DatasetOptions
-from shardwriter.writing.resume_state import Counted
+from shardwriter.writing.resume_state import CountedItems
 from shardwriter.writing.selection import Load, read_ahead
 from shardwriter.writing.stages import Stopwatch
 from shardwriter.writing.worker import CURRENT, Worker
@@ -226,7 +226,7 @@ class RecordEncoder:
         self._kinds = self.schema.kinds or None
         self._float_plan = frozenset(n for n, kind in self.schema.kinds.items() if kind == "float")
         self._label = self.labels.feature
-        self._counted: Counted | None = None
+        self._counted: CountedItems | None = None
         self.warnings = DataWarnings()
         self._strict = strict
         self._has_lost = False  # whether a number was lost in an item of a mapping before
@@ -236,7 +236,7 @@ class RecordEncoder:
         """What was learnt so far; it goes on growing."""
         return RecordStats(self.schema.features, self.labels, self.warnings)
 
-    def expect(self, learnt: RecordStats, counted: Counted) -> None:
+    def expect(self, learnt: RecordStats, counted: CountedItems) -> None:
         """Go on behind others.
 
         Args:

@@ -155,7 +155,7 @@ def _claimed(shard_set: ShardSet) -> Iterator[RunDirectory]:
             finish_committed(run)
             yield run
         finally:
-            if run.is_worth_keeping or is_committed(run):
+            if run.is_resumable or is_committed(run):
                 run.storage.delete(os.path.join(run.path, _GROWING))
             else:
                 run.discard()

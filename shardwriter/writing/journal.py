@@ -338,9 +338,9 @@ class Snapshot:
         number: Counts the snapshots of a worker, so that the newest is known.
         is_synced: Whether it is a checkpoint.
         counted_to: Of the shards that grow, records of the items in front of this one were counted.
-        growing: What stands in each shard that grows.
+        open_shards: What stands in each shard that grows.
         sealed: The shards that it has finished in this attempt.
-        learnt: State of :class:`~shardwriter.schema.record_stats.RecordStats` of this worker, in
+        stats: State of :class:`~shardwriter.schema.record_stats.RecordStats` of this worker, in
             this attempt.
         num_items: T, once the end of the source was met.
         journal_bytes: Length of the journal that belongs to it.
@@ -349,9 +349,9 @@ class Snapshot:
     number: int
     is_synced: bool
     counted_to: int
-    growing: Mapping[int, Written]
+    open_shards: Mapping[int, Written]
     sealed: Mapping[int, SealedShard]
-    learnt: Mapping[str, Any]
+    stats: Mapping[str, Any]
     num_items: int | None
     journal_bytes: int
 
@@ -360,25 +360,25 @@ class Snapshot:
         return signed(
             {
                 "counted_to": self.counted_to,
-                "growing": rows_of(self.growing),
+                "growing": rows_of(self.open_shards),
                 "is_synced": self.is_synced,
                 "journal_bytes": self.journal_bytes,
-                "learnt": dict(self.learnt),
+                "learnt": dict(self.stats),
                 "num_items": self.num_items,
                 "number": self.number,
                 "sealed": rows_of(self.sealed),
             }
         )
 
-    def is_of(self, num_shards: int, max_items: int) -> bool:
+    def fits_job(self, num_shards: int, max_items: int) -> bool:
         """Return whether this can be said of a job of N shards and at most so many items."""
-        shards = [*self.growing, *self.sealed]
-        return _are_of(shards, self.learnt, self.num_items, num_shards, max_items)
+        shards = [*self.open_shards, *self.sealed]
+        return _are_of(shards, self.stats, self.num_items, num_shards, max_items)
 
     @property
-    def is_worth_keeping(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether it speaks of anything that need not be done again."""
-        grown = any(written.num_pieces for written in self.growing.values())
+        grown = any(written.num_pieces for written in self.open_shards.values())
         return grown or bool(self.sealed) or self.journal_bytes > 0
 
     @classmethod
@@ -405,7 +405,7 @@ class Base:
 
     Attributes:
         attempt: The number of that attempt; journals of others are done with.
-        growing: What stands in each shard that is not finished.
+        open_shards: What stands in each shard that is not finished.
         sealed: The finished shards.
         in_place: Whether finished shards can stand under their final names already.
         dali_index: Whether the dataset that stands in place has .idx files.
@@ -414,12 +414,12 @@ class Base:
             again.
         gaps: Items that give no record, as ``[first, count]`` in order.
         errors: What is known of those that are errors, by item.
-        learnt: State of :class:`~shardwriter.schema.record_stats.RecordStats`; None for none.
+        stats: State of :class:`~shardwriter.schema.record_stats.RecordStats`; None for none.
         num_items: T, where the end of the source was met.
     """
 
     attempt: int = 0
-    growing: Mapping[int, Written] = field(default_factory=dict)
+    open_shards: Mapping[int, Written] = field(default_factory=dict)
     sealed: Mapping[int, SealedShard] = field(default_factory=dict)
     in_place: bool = False
     dali_index: bool = False
@@ -427,7 +427,7 @@ class Base:
     uncounted: frozenset[int] = frozenset()
     gaps: Sequence[Sequence[int]] = ()
     errors: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    learnt: Mapping[str, Any] | None = None
+    stats: Mapping[str, Any] | None = None
     num_items: int | None = None
 
     def to_line(self) -> bytes:
@@ -439,9 +439,9 @@ class Base:
                 "counted_to": [list(pair) for pair in self.counted_to.items()],
                 "errors": [dict(error) for _, error in sorted(self.errors.items())],
                 "gaps": [list(run) for run in self.gaps],
-                "growing": rows_of(self.growing),
+                "growing": rows_of(self.open_shards),
                 "in_place": self.in_place,
-                "learnt": None if self.learnt is None else dict(self.learnt),
+                "learnt": None if self.stats is None else dict(self.stats),
                 "num_items": self.num_items,
                 "sealed": rows_of(self.sealed),
                 "uncounted": sorted(self.uncounted),
@@ -453,7 +453,7 @@ class Base:
         """Sorted items that give no record."""
         return from_runs(self.gaps)
 
-    def is_of(self, num_shards: int, max_items: int) -> bool:
+    def fits_job(self, num_shards: int, max_items: int) -> bool:
         """Return whether this can be said of a job of N shards and at most so many items."""
         stop = 0
         for first, count in self.gaps:
@@ -461,20 +461,20 @@ class Base:
                 return False
             stop = first + count
         num_gaps = sum(count for _, count in self.gaps)
-        shards = [*self.growing, *self.sealed, *self.counted_to]
+        shards = [*self.open_shards, *self.sealed, *self.counted_to]
         return (
             stop <= max_items
             and num_gaps <= MAX_GAPS
-            and _are_of(shards, self.learnt, self.num_items, num_shards, max_items)
+            and _are_of(shards, self.stats, self.num_items, num_shards, max_items)
         )
 
     @property
-    def is_worth_keeping(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether it has any work of earlier attempts.
 
         What stands in place is a finished dataset.
         """
-        return bool(self.growing or (not self.in_place and (self.sealed or self.gaps)))
+        return bool(self.open_shards or (not self.in_place and (self.sealed or self.gaps)))
 
     @classmethod
     def from_line(cls, data: bytes) -> Base | None:
@@ -497,7 +497,7 @@ class Base:
         )
 
 
-def is_of_job(learnt: Mapping[str, Any], num_shards: int) -> bool:
+def stats_fit_job(learnt: Mapping[str, Any], num_shards: int) -> bool:
     """Return whether a state of record statistics can be of N shards."""
     labels = learnt["labels"]
     rows = [row for _, _, _, row, _, _ in labels["labels"]]
@@ -514,7 +514,7 @@ def is_of_job(learnt: Mapping[str, Any], num_shards: int) -> bool:
 
 def _are_of(
     shards: Iterable[int],
-    learnt: Mapping[str, Any] | None,
+    stats: Mapping[str, Any] | None,
     num_items: int | None,
     num_shards: int,
     max_items: int,
@@ -522,7 +522,7 @@ def _are_of(
     """Return whether shards, label counts and T are those of a job."""
     if max(shards, default=0) >= num_shards or (num_items or 0) > max_items:
         return False
-    return learnt is None or is_of_job(learnt, num_shards)
+    return stats is None or stats_fit_job(stats, num_shards)
 
 
 def _is_row(row: list[int] | dict[str, int], num_shards: int) -> bool:

@@ -336,12 +336,12 @@ def died(worker: str, status: int | None, index: int | None, shards: str) -> Wor
         index: The item at hand; None for none.
         shards: Which it was writing.
     """
-    how, hint = how_ended(status)
+    how, hint = describe_exit(status)
     doing = f"while it wrote {shards}" if index is None else "at this item"
     return WorkerDied(f"{how} {doing}", hint=hint, index=index, worker=worker)
 
 
-def how_ended(status: int | None) -> tuple[str, str]:
+def describe_exit(status: int | None) -> tuple[str, str]:
     """Say how a process ended, and what to do about it."""
     trace = "--engine serial has it happen where you can see it"
     if status is None:
@@ -366,7 +366,7 @@ _READ_BYTES: Final = 1 << 18
 _MAX_DESCRIPTORS: Final = 64  # sent at once; the kernel takes 253
 
 
-def above_standard(end: socket.socket) -> socket.socket:
+def avoid_standard_streams(end: socket.socket) -> socket.socket:
     """Return a socket whose number is none of standard input, output and error."""
     if end.fileno() > 2:
         return end

@@ -38,11 +38,11 @@ _MARK_COST: Final = 50  # a mark is followed by so many times of what it took, a
 
 
 @dataclass
-class Done:
+class WorkerResult:
     """What one process has done, and learnt from its records.
 
     Attributes:
-        learnt: Schema and labels of its records.
+        stats: Schema and labels of its records.
         sealed: The shards that it finished, by number.
         gaps: Items without a record.
         errors: Those of them that gave an error: an entry of the ledger for each.
@@ -52,7 +52,7 @@ class Done:
         notes: What a person should know in the end, one line each.
     """
 
-    learnt: RecordStats
+    stats: RecordStats
     sealed: dict[int, SealedShard] = field(default_factory=dict)
     gaps: list[int] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -70,13 +70,13 @@ class Done:
 class Listener(Protocol):
     """Whom a part tells of what happens."""
 
-    def tell(self, done: Done) -> None:
+    def tell(self, done: WorkerResult) -> None:
         """Take note of what was done so far; called now and then."""
 
-    def tell_types(self, features: Mapping[str, FeatureSummary]) -> None:
+    def report_types(self, features: Mapping[str, FeatureSummary]) -> None:
         """Take note of features whose type has widened."""
 
-    def tell_error(self, error: ShardwriterError) -> None:
+    def report_error(self, error: ShardwriterError) -> None:
         """Take note of an item that is skipped; raise where that is one too many."""
 
 
@@ -129,7 +129,7 @@ class PartWriter:
         self._next_report = now + REPORT_S
         self._next_mark = now + _FIRST_MARK * options.mark_s
         encoder.encoder.schema.on_widen = self._on_widen
-        self.done = Done(encoder.encoder.stats, seconds=watch.seconds)
+        self.done = WorkerResult(encoder.encoder.stats, seconds=watch.seconds)
 
     def close(self) -> None:
         """Let go of the encoder, which knows this object: a source's files are closed at once."""
@@ -138,7 +138,7 @@ class PartWriter:
     def _on_widen(self, features: Mapping[str, FeatureSummary]) -> None:
         entries = {name: feature.to_state() for name, feature in features.items()}
         self._journal.fact(types=entries)
-        self._listener.tell_types(features)
+        self._listener.report_types(features)
 
     def write(
         self,
@@ -269,7 +269,7 @@ class PartWriter:
         self.done.gaps.append(item_index)
         self.done.errors.append(entry)
         self._journal.fact(skip=item_index, reason="error", error=entry)
-        self._listener.tell_error(error)
+        self._listener.report_error(error)
 
     def _look(self, growing: OpenShards, now: float) -> float:
         """Tell how far it is, and mark it, where it is time; return when to look again."""
@@ -303,7 +303,7 @@ class PartWriter:
                 self._items.counted_to,
                 written,
                 self.done.sealed,
-                self.done.learnt.to_state(),
+                self.done.stats.to_state(),
                 self._num_items,
                 self._journal.num_bytes,
             )
@@ -324,10 +324,10 @@ def num_frame_copies(job: Job, options: RunOptions) -> int:
 # What all processes have done, put together.
 
 
-def gather(
+def merge_results(
     job: Job,
     kept: ResumeState,
-    parts: Iterable[Done],
+    parts: Iterable[WorkerResult],
     num_items: int,
     seconds: Mapping[str, float] | None = None,
 ) -> WriteResult:
@@ -353,7 +353,7 @@ def gather(
     payload_bytes = kept.payload_bytes
     notes: list[str] = []
     for part in parts:
-        learnt.merge(part.learnt)
+        learnt.merge(part.stats)
         sealed |= part.sealed
         gaps += part.gaps
         errors += part.errors
@@ -362,11 +362,11 @@ def gather(
         notes += part.notes
     if not gaps:  # of some of the records nothing is known
         learnt.merge(job.copied_stats)
-    outcome = outcome_of(learnt, sealed, num_items, gaps, errors, payload_bytes, watch.seconds)
+    outcome = write_result(learnt, sealed, num_items, gaps, errors, payload_bytes, watch.seconds)
     return replace(outcome, notes=outcome.notes + notes) if notes else outcome
 
 
-def outcome_of(
+def write_result(
     learnt: RecordEncoder,
     sealed: Mapping[int, SealedShard],
     num_items: int,

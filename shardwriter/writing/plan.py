@@ -19,7 +19,7 @@ from shardwriter.writing.encode import ItemEncoder
 from shardwriter.writing.images import check_images
 from shardwriter.writing.job import check_compression
 from shardwriter.writing.options import DatasetOptions, RunOptions
-from shardwriter.writing.publication import taken_by
+from shardwriter.writing.publication import existing_files
 from shardwriter.writing.selection import Selection
 from shardwriter.writing.tfds import check_folder, check_planned, tfds_feature
 
@@ -125,7 +125,7 @@ def plan_selection(
     skip_errors = run_options is not None and run_options.on_error == "skip"
     n = choose_num_shards(selection, output, skip_errors=skip_errors)
     seen = sample_records(selection, skip_errors=skip_errors)
-    taken = taken_by(LocalStorage().list(output.directory), output.name, output.pattern(n))
+    taken = existing_files(LocalStorage().list(output.directory), output.name, output.pattern(n))
     return {
         "compression": Packing.of(options.compression, options.deflate, n).to_json(),
         "estimated_bytes": None if num_items is None else round(seen.mean_frame_bytes * num_items),

@@ -24,7 +24,7 @@ from typing import Final
 
 from shardwriter.errors import RunError, WorkerDied
 from shardwriter.writing import worker_process
-from shardwriter.writing.messages import Channel, Mailbox, above_standard, how_ended
+from shardwriter.writing.messages import Channel, Mailbox, avoid_standard_streams, describe_exit
 
 _STATUS_S: Final = 5.0  # how long to wait for how a worker ended, once its socket is closed
 _SERIAL: Final = "--engine serial needs no other process"
@@ -73,7 +73,7 @@ class Pool:
             ours, theirs = socket.socketpair()
             stack.callback(ours.close)
             # A program without standard streams would give it the number of one of them.
-            theirs = stack.enter_context(above_standard(theirs))
+            theirs = stack.enter_context(avoid_standard_streams(theirs))
             path = _module_path()
             root = str(Path(__file__).parents[2])
             if root not in path:
@@ -135,7 +135,7 @@ class Pool:
                 reason = error.strerror or str(error)
         if started is None:
             code = None if reason else self._end_of_template()
-            what = reason or f"the process that makes them: {how_ended(code)[0]}"
+            what = reason or f"the process that makes them: {describe_exit(code)[0]}"
             raise RunError(
                 f"{num_workers} worker processes can not be started: {what}",
                 hint=f"use fewer workers (-j), or raise the system's limits; {_SERIAL}"
@@ -202,7 +202,7 @@ class Pool:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(self._control_socket)
             if any(worker.status is None for worker in self.workers):
-                how, hint = how_ended(self._end_of_template())
+                how, hint = describe_exit(self._end_of_template())
                 raise WorkerDied(
                     f"the process that looks after the workers is gone: {how}",
                     hint=hint,

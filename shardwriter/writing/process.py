@@ -35,7 +35,7 @@ from shardwriter.writing.event_log import MAIN, EventLog
 from shardwriter.writing.job import Job, Listing
 from shardwriter.writing.messages import ItemPacker, MessageTooLarge, died, pack, unpack_failure
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.part import REPORT_S, Done, gather
+from shardwriter.writing.part import REPORT_S, WorkerResult, merge_results
 from shardwriter.writing.pool import Pool, WorkerHandle
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
@@ -54,7 +54,7 @@ from shardwriter.writing.worker_process import (
     WRITE,
     WRITTEN,
     Assignment,
-    mapped_places,
+    map_slots,
 )
 
 MAX_PARCEL_BYTES: Final = 64 << 20
@@ -100,7 +100,7 @@ def run_process(
         pool.fork(num_workers, parcel, descriptors)
         del parcel
         with (
-            mapped_places(places, num_workers) as mapped,
+            map_slots(places, num_workers) as mapped,
             EventLog(options.log_dir, MAIN, start=_work_of(kept)) as log,
         ):
             crew = _Crew(pool, job, kept, mapped, options, _both(progress, log))
@@ -110,7 +110,7 @@ def run_process(
             else:
                 num_items = crew.deal()
             done = crew.finish()
-            outcome = gather(job, kept, done, num_items, crew.seconds)
+            outcome = merge_results(job, kept, done, num_items, crew.seconds)
             log.finish(outcome.work)
         if log.failure is not None:
             outcome.notes.append(log.failure)
@@ -194,7 +194,7 @@ class _Crew:
         self._told: dict[int, Work] = {}
         self._types = job.encoder(kept).encoder.schema
         self._shards: dict[int, range] = {}
-        self._results: dict[int, Done] = {}
+        self._results: dict[int, WorkerResult] = {}
         self._failures: list[BaseException] = []
         self._met_meanwhile: ShardwriterError | None = None
         self._batches: list[bytearray] = []
@@ -309,7 +309,7 @@ class _Crew:
         order = [shards.start, shards.stop, shards.step]
         worker.mailbox.put(kind, json.dumps(order).encode())
 
-    def finish(self) -> list[Done]:
+    def finish(self) -> list[WorkerResult]:
         """Have the workers finish, and return what each has done."""
         for worker in self._pool.workers:
             worker.mailbox.put(FINISH)

@@ -70,7 +70,7 @@ _READ_BYTES: Final = 1 << 22
 _RESUME: Final = "`shardwriter write --resume` goes on with it"
 
 
-def taken_by(file_names: list[str], name: str, pattern: ShardPattern | None) -> str | None:
+def existing_files(file_names: list[str], name: str, pattern: ShardPattern | None) -> str | None:
     """Tell which files of a folder are a dataset of a name; None where none are."""
     found = list(generations(file_names, name, [pattern]))
     if found:
@@ -83,7 +83,7 @@ def is_committed(run: RunDirectory) -> bool:
     return run.storage.size(run.file(COMMIT)) is not None
 
 
-def finished(run: RunDirectory) -> Manifest | None:
+def finished_manifest(run: RunDirectory) -> Manifest | None:
     """Return the manifest of the finished dataset that is there; None where there is none."""
     path = os.path.join(run.directory, manifest_file(run.name))
     try:
@@ -117,14 +117,14 @@ def check_output(
     finish_committed(run, overwrite=overwrite)
     if overwrite:
         return
-    if run.is_worth_keeping:
+    if run.is_resumable:
         raise OutputExists(
             f"an unfinished run of {run.name!r} is there",
             path=run.path,
-            hint=("a Beam job is at it, or has failed" if run.is_of_beam else _RESUME)
+            hint=("a Beam job is at it, or has failed" if run.is_beam_run else _RESUME)
             + "; --overwrite discards it and starts again",
         )
-    taken = taken_by(run.storage.list(run.directory), run.name, pattern)
+    taken = existing_files(run.storage.list(run.directory), run.name, pattern)
     if taken is not None:
         run.discard()
         raise OutputExists(
@@ -134,14 +134,14 @@ def check_output(
         )
 
 
-def begin(run: RunDirectory, facts: Mapping[str, Any]) -> None:
+def begin_run(run: RunDirectory, facts: Mapping[str, Any]) -> None:
     """Begin a run: what it replaces goes into run.json with the other facts."""
-    run.begin({"replaces": replaced_by(run), **facts})
+    run.begin({"replaces": replaced_files(run), **facts})
 
 
-def replaced_by(run: RunDirectory) -> tuple[str, int] | None:
+def replaced_files(run: RunDirectory) -> tuple[str, int] | None:
     """Return the files of the dataset that is there, as its manifest has them: pattern and N."""
-    manifest = finished(run)
+    manifest = finished_manifest(run)
     return None if manifest is None else (manifest.pattern.template, manifest.num_shards)
 
 
@@ -304,7 +304,7 @@ def _half_published(run: RunDirectory) -> list[str]:
     A publication takes the old manifest away before it touches a shard, and its own comes last: so
     where one can be read, all files are those of that dataset.
     """
-    if finished(run) is not None:
+    if finished_manifest(run) is not None:
         return []
     names = run.storage.list(run.directory)
     found = generations(names, run.name, [_replaced(run)])
@@ -489,7 +489,7 @@ def claimed(
         except BaseException as error:  # Ctrl-C and SIGTERM are tidied up too
             with suppress(StorageError):  # it would hide what has happened
                 if not is_committed(run):
-                    is_kept = run.is_worth_keeping
+                    is_kept = run.is_resumable
                     if isinstance(error, KeyboardInterrupt):
                         _note_what_is_kept(error, run, is_kept=is_kept)
                     if not is_kept:
@@ -507,7 +507,9 @@ def _note_what_is_kept(error: KeyboardInterrupt, run: RunDirectory, *, is_kept: 
     error.add_note(python_words(note))
 
 
-def finish(run: RunDirectory, outcome: WriteResult, output: Output, **facts: Any) -> Manifest:
+def publish_result(
+    run: RunDirectory, outcome: WriteResult, output: Output, **facts: Any
+) -> Manifest:
     """Publish a dataset, and return its manifest; see :func:`prepared`."""
     manifest = prepared(run, outcome, output, **facts)
     publish(run, manifest, ledger_of(outcome))

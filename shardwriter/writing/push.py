@@ -22,8 +22,8 @@ from shardwriter.storage import LocalStorage
 from shardwriter.writing.encode import RecordEncoder, record_encoder
 from shardwriter.writing.notices import Notices
 from shardwriter.writing.open_shards import OpenShards, ShardFile
-from shardwriter.writing.part import outcome_of
-from shardwriter.writing.publication import begin, check_output, finish, is_committed
+from shardwriter.writing.part import write_result
+from shardwriter.writing.publication import begin_run, check_output, is_committed, publish_result
 from shardwriter.writing.resume import machine_facts
 from shardwriter.writing.run_directory import RunDirectory
 
@@ -174,7 +174,7 @@ class _Begun:
         run = self.run
         by_number = shards.seal()
         payload_bytes = sum(shard.payload_bytes for shard in by_number.values())
-        outcome = outcome_of(encoder, by_number, num_items, [], [], payload_bytes, {})
+        outcome = write_result(encoder, by_number, num_items, [], [], payload_bytes, {})
         for warning in outcome.warnings:
             Notices().warn(warning)
         for number, sealed in enumerate(outcome.shards):
@@ -182,7 +182,7 @@ class _Begun:
             found = run.storage.size(path), run.storage.size(index_path)
             if found != (sealed.file_bytes, shards.files[number].index_bytes):
                 raise _not_whole(path)
-        manifest = finish(
+        manifest = publish_result(
             run,
             outcome,
             self._output,
@@ -218,7 +218,7 @@ def _begin(stack: Any, output: Output, *, overwrite: bool) -> _Begun:
     check_output(run, overwrite=overwrite, pattern=output.pattern(1))
     begun = _Begun(run, output)
     stack.callback(begun.discard)
-    begin(run, {"job": _job(output), "source": _SOURCE, **machine_facts()})
+    begin_run(run, {"job": _job(output), "source": _SOURCE, **machine_facts()})
     return begun
 
 

@@ -62,8 +62,8 @@ from shardwriter.writing.engine import ErrorBudget
 from shardwriter.writing.job import Job
 from shardwriter.writing.journal import Base, Retry, RunFacts, Snapshot, read_facts
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.publication import begin, check_output, finished
-from shardwriter.writing.resume_state import Counted, FinishedRecords, ResumeState
+from shardwriter.writing.publication import begin_run, check_output, finished_manifest
+from shardwriter.writing.resume_state import CountedItems, FinishedRecords, ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 
 # Recovery: what of a run that was stopped can be gone on with.
@@ -72,7 +72,7 @@ from shardwriter.writing.run_directory import RunDirectory
 # what each shard should hold. A shard is held against that: bytes behind the last checkpoint are
 # read and their CRC compared. Where the file is not what a snapshot says (its end was never
 # written, or zeros stand there) an older one is asked, and at last the shard is begun again. What
-# was counted stays counted either way: :class:`shardwriter.writing.resume_state.Counted` tells
+# was counted stays counted either way: :class:`shardwriter.writing.resume_state.CountedItems` tells
 # which items that are.
 #
 # What is kept is brought to the disk and noted as the base of the next attempt, before that one
@@ -112,23 +112,23 @@ def recover(
     if retry_errors:
         base = without_errors(base, pattern.num_shards)
     if not can_continue:
-        base = replace(base, growing={})
+        base = replace(base, open_shards={})
     base = replace(base, attempt=base.attempt + 1)
     run.write_base(base)
-    return kept_of(base, pattern.num_shards)
+    return state_from_base(base, pattern.num_shards)
 
 
-def kept_of(base: Base, num_shards: int) -> ResumeState:
+def state_from_base(base: Base, num_shards: int) -> ResumeState:
     """Return where an attempt starts from that begins with a base."""
     return ResumeState(
         num_shards,
         base.attempt,
-        base.growing,
+        base.open_shards,
         base.sealed,
         np.array(base.gap_items, np.int64),
         base.errors,
-        Counted(num_shards, base.counted_to, base.uncounted),
-        base.learnt,
+        CountedItems(num_shards, base.counted_to, base.uncounted),
+        base.stats,
         base.num_items,
         base.dali_index,
     )
@@ -146,7 +146,7 @@ def without_errors(base: Base, num_shards: int) -> Base:
         counted_to[shard] = _ALL
     return replace(
         base,
-        growing={s: w for s, w in base.growing.items() if s not in shards},
+        open_shards={s: w for s, w in base.open_shards.items() if s not in shards},
         sealed={s: w for s, w in base.sealed.items() if s not in shards},
         counted_to=counted_to,
         uncounted=base.uncounted | again,
@@ -177,7 +177,7 @@ def _read(
 ) -> Base:
     num_shards = pattern.num_shards
     base = run.read_base()
-    if not base.is_of(num_shards, max_items):
+    if not base.fits_job(num_shards, max_items):
         raise run.broken("base")
     if run.adopted:
         raise run.broken("files.json", "it is there before all shards are finished")
@@ -187,8 +187,8 @@ def _read(
     counted_to = dict(base.counted_to)
     uncounted = set(base.uncounted)
     learnt = RecordStats.of(label, num_shards)
-    if base.learnt is not None:
-        learnt.merge(RecordStats.from_state(base.learnt, num_shards))
+    if base.stats is not None:
+        learnt.merge(RecordStats.from_state(base.stats, num_shards))
     num_items = base.num_items
     told: dict[int, list[_Told]] = {}  # by shard, the newest first
     for worker in run.workers(base.attempt):
@@ -198,22 +198,23 @@ def _read(
         found = [
             snapshot
             for snapshot in run.read_snapshots(base.attempt, worker)
-            if snapshot.journal_bytes <= facts.num_bytes and snapshot.is_of(num_shards, max_items)
+            if snapshot.journal_bytes <= facts.num_bytes
+            and snapshot.fits_job(num_shards, max_items)
         ]
         if not found:
             continue
         newest = found[0]
-        learnt.merge(RecordStats.from_state(newest.learnt, num_shards))
+        learnt.merge(RecordStats.from_state(newest.stats, num_shards))
         num_items = newest.num_items if num_items is None else num_items
-        for shard in newest.growing:
+        for shard in newest.open_shards:
             counted_to[shard] = max(counted_to.get(shard, 0), newest.counted_to)
         for shard in newest.sealed:
             counted_to[shard] = _ALL
         uncounted -= {i for i in uncounted if _was_counted(i, newest, num_shards)}
         for snapshot in found:
-            _tell(told, snapshot.growing, is_synced=snapshot.is_synced)
+            _tell(told, snapshot.open_shards, is_synced=snapshot.is_synced)
             _tell(told, snapshot.sealed, is_synced=True)
-    _tell(told, base.growing, is_synced=True)
+    _tell(told, base.open_shards, is_synced=True)
     _tell(told, base.sealed, is_synced=True)
     counted_to |= dict.fromkeys(base.sealed, _ALL)
     for shard, entries in told.items():
@@ -263,7 +264,7 @@ def _take_fact(
 
 def _was_counted(item_index: int, snapshot: Snapshot, num_shards: int) -> bool:
     shard = item_index % num_shards
-    grows = shard in snapshot.growing and item_index < snapshot.counted_to
+    grows = shard in snapshot.open_shards and item_index < snapshot.counted_to
     return grows or shard in snapshot.sealed
 
 
@@ -415,7 +416,7 @@ def _extended_crc(path: str, crc: int, begin: int, end: int) -> int:
 _CHECKED_SHARDS: Final = 64
 
 
-def check_stable(job: Job) -> None:
+def check_resumable(job: Job) -> None:
     """Refuse to go on with a source that can be read once.
 
     Raises:
@@ -456,16 +457,16 @@ def some_records(
     for shard in shards[::step][:_CHECKED_SHARDS]:
         path = run.shard_path(shard)
         if not is_finished and os.path.exists(path):
-            begin, end = last_piece(run.index_columns(shard, compression)[0], compression)
+            begin, end = last_block_range(run.index_columns(shard, compression)[0], compression)
         else:
             path, begin, end = _last_in_place(run, job.pattern, shard)
-        record = last_record(path, begin, end, compression)
+        record = read_last_record(path, begin, end, compression)
         index = known.item_index(shard, num_records[shard] - 1)
         found[index] = len(record), crc32c(record)
     return found
 
 
-def last_piece(ends: NDArray[np.uint64], compression: Compression) -> tuple[int, int]:
+def last_block_range(ends: NDArray[np.uint64], compression: Compression) -> tuple[int, int]:
     """Return where the last frame, member or block of a shard begins and ends.
 
     Args:
@@ -476,7 +477,7 @@ def last_piece(ends: NDArray[np.uint64], compression: Compression) -> tuple[int,
     return int(ends[-2]) if len(ends) > 1 else first, int(ends[-1])
 
 
-def last_record(path: str, begin: int, end: int, compression: Compression) -> bytes:
+def read_last_record(path: str, begin: int, end: int, compression: Compression) -> bytes:
     """Return the last record of a piece of a shard.
 
     Args:
@@ -512,7 +513,7 @@ def _last_in_place(run: RunDirectory, pattern: ShardPattern, shard: int) -> tupl
     return os.path.join(run.directory, pattern.shard_file(shard)), place.begin, place.end
 
 
-def check_now(job: Job, records: Mapping[int, tuple[int, int]]) -> None:
+def check_records(job: Job, records: Mapping[int, tuple[int, int]]) -> None:
     """Make records again, of a source of which any item is at hand.
 
     Raises:
@@ -561,7 +562,7 @@ def machine_facts() -> dict[str, Any]:
 _CODE: Final = "an option that decides bytes, or code,"
 
 
-def take_finished(
+def resume_finished(
     job: Job,
     run: RunDirectory,
     manifest: Manifest,
@@ -578,7 +579,7 @@ def take_finished(
         RunChanged: It has other records than the job gives now.
         TooManyErrors: More of its items gave an error than may.
     """
-    check_stable(job)
+    check_resumable(job)
     errors = read_ledger(run)
     is_changed = _check_job(job, run, manifest, run_options, has_errors=bool(errors))
     _check_files(run, manifest)
@@ -595,7 +596,7 @@ def take_finished(
         num_records = {shard: sealed.num_records for shard, sealed in enumerate(manifest.shards)}
         checks = some_records(job, run, num_records, manifest.gaps, is_finished=True)
         if job.selection.random_access:
-            check_now(job, checks)
+            check_records(job, checks)
     if not retry or not errors:
         if is_changed:
             notify("no item of it gave an error, so nothing is made with the changed map")
@@ -610,7 +611,7 @@ def take_finished(
     # Before anything is changed: it refuses what the files do not account for.
     standing = FinishedRecords(run.directory, manifest, errors)
     told = {"retries": retries} if retries else {}
-    begin(run, {**run_facts(job), "standing_job": manifest.job, **told})
+    begin_run(run, {**run_facts(job), "standing_job": manifest.job, **told})
     shards = {index % job.num_shards for index in errors}
     notify(
         f"{len(errors):,} items are tried again; {len(shards):,} of {job.num_shards:,} shards are "
@@ -618,13 +619,13 @@ def take_finished(
     )
     kept = replace(
         _try_again(job, run, manifest, errors),
-        standing=standing,
+        finished_records=standing,
         retries=retries,
     )
     return kept if job.selection.random_access else replace(kept, checks=checks)
 
 
-def what_differs(job: Job, manifest: Manifest) -> str | None:
+def find_job_change(job: Job, manifest: Manifest) -> str | None:
     """Name what a job has otherwise than the job of a manifest had; None where it is the same."""
     if manifest.job == job.digest():
         return None
@@ -656,7 +657,7 @@ def _check_job(
     has_errors: bool,
 ) -> bool:
     """Refuse the dataset of another job; return whether it is accepted that its map was changed."""
-    what = what_differs(job, manifest)
+    what = find_job_change(job, manifest)
     if what is None:
         return False
     accept = "--retry-errors --accept-changed-map"
@@ -736,7 +737,7 @@ def _try_again(
         dali_index=has_dali(run, manifest),
         gaps=to_runs(manifest.gaps),
         errors=errors,
-        learnt=learnt_of(job, manifest).to_state(),
+        stats=stats_from_manifest(job, manifest).to_state(),
         num_items=manifest.num_items,
     )
     base = replace(without_errors(base, num_shards), attempt=1)
@@ -748,7 +749,7 @@ def _try_again(
         run.storage.sync(path)
         file.close()
     run.write_base(base)
-    return kept_of(base, num_shards)
+    return state_from_base(base, num_shards)
 
 
 def _check_files(run: RunDirectory, manifest: Manifest) -> None:
@@ -768,7 +769,7 @@ def _check_files(run: RunDirectory, manifest: Manifest) -> None:
             )
 
 
-def learnt_of(job: Job, manifest: Manifest) -> RecordStats:
+def stats_from_manifest(job: Job, manifest: Manifest) -> RecordStats:
     """Return what a manifest tells of the records that a job has made."""
     labels = job.record_encoder().labels
     warnings = DataWarnings(from_manifest(manifest.metadata))
@@ -829,8 +830,8 @@ def go_on(
         RunChanged: The job is another, or gives other records.
         SchemaConflict: Two workers have written records whose types do not go together.
     """
-    check_stable(job)
-    if run.is_of_beam:
+    check_resumable(job)
+    if run.is_beam_run:
         raise RunChanged(
             f"the unfinished run of {run.name!r} is a Beam job's",
             path=run.path,
@@ -853,14 +854,14 @@ def go_on(
         # A map that is mended does not mend the records that stand in the shards.
         error.hint = f"what the run has written so far has both: {_OVERWRITE}"
         raise
-    kept = replace(kept, standing=_standing(run, before), retries=before.get("retries", []))
+    kept = replace(kept, finished_records=_standing(run, before), retries=before.get("retries", []))
     checks = {}
     if not kept.retries:  # else records stand that other code has made
         num_records = {shard: sealed.num_records for shard, sealed in kept.sealed.items()}
-        num_records |= {shard: written.num_records for shard, written in kept.growing.items()}
+        num_records |= {shard: written.num_records for shard, written in kept.open_shards.items()}
         checks = some_records(job, run, num_records, kept.gaps)
     if job.selection.random_access:
-        check_now(job, checks)
+        check_records(job, checks)
     else:
         kept = replace(kept, checks=checks)
     for note in _told(job, kept):
@@ -876,7 +877,7 @@ def _standing(run: RunDirectory, facts: RunFacts) -> FinishedRecords | None:
     """
     if "standing_job" not in facts:
         return None
-    manifest = finished(run)
+    manifest = finished_manifest(run)
     if manifest is None or manifest.job != facts["standing_job"]:
         raise RunChanged(
             f"the dataset {run.name!r}, whose failed items were tried again, is no longer there",
@@ -962,7 +963,7 @@ def _told(job: Job, kept: ResumeState) -> list[str]:
         f"kept {kept.num_records:,} records ({kept.payload_bytes:,} bytes): {kept.num_done:,}"
         f"{share} items need not be done again, {whole:,} of {job.num_shards:,} shards are whole"
     ]
-    if not job.selection.random_access and kept.num_done and not kept.is_everything:
+    if not job.selection.random_access and kept.num_done and not kept.is_complete:
         lines.append(
             "the source gives its items one after the other: those that are done are read again "
             "and dropped"
@@ -970,7 +971,7 @@ def _told(job: Job, kept: ResumeState) -> list[str]:
     return lines
 
 
-def take_up(
+def find_resume_state(
     job: Job, run: RunDirectory, run_options: RunOptions, notify: Callable[[str], None]
 ) -> ResumeState | Manifest | None:
     """Find out where to go on.
@@ -982,15 +983,15 @@ def take_up(
         OutputExists: A dataset is there that is not of this job.
         RunChanged: So is an unfinished run.
     """
-    if run.is_worth_keeping:
+    if run.is_resumable:
         return go_on(job, run, run_facts(job), run_options, notify)
-    manifest = finished(run)
+    manifest = finished_manifest(run)
     if manifest is None:
         check_output(run, overwrite=False, pattern=job.pattern)
         return None
     if manifest.job != job.digest() and _may_be_replaced(run, job):
         return None
-    return take_finished(job, run, manifest, run_options, notify)
+    return resume_finished(job, run, manifest, run_options, notify)
 
 
 def _may_be_replaced(run: RunDirectory, job: Job) -> bool:

@@ -56,7 +56,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedItems:
     """Tells of which items the records were counted before, and are not to be counted again.
 
     Attributes:
@@ -89,41 +89,41 @@ class ResumeState:
     Attributes:
         num_shards: N.
         attempt: Its number, from 0.
-        growing: What stands in the shards that are gone on with.
+        open_shards: What stands in the shards that are gone on with.
         sealed: The shards that are finished.
         gaps: int64[g], sorted: items that are known to give no record.
         errors: What is known of those that are errors, by item.
         counted: Whose records were counted before.
-        learnt: State of :class:`~shardwriter.schema.record_stats.RecordStats`; None for none.
+        stats: State of :class:`~shardwriter.schema.record_stats.RecordStats`; None for none.
         num_items: T, where the end of the source was met before.
         dali_index: Whether .idx files stand in place already, and go with the others.
         checks: Size and CRC-32C of records that stand, by item: some of a source that is read from
             its first item on are held against these.
-        standing: Records of a finished dataset that are taken as they are.
+        finished_records: Records of a finished dataset that are taken as they are.
         retries: What the manifest tells of items that other code has made again.
     """
 
     num_shards: int
     attempt: int = 0
-    growing: Mapping[int, Written] = field(default_factory=dict)
+    open_shards: Mapping[int, Written] = field(default_factory=dict)
     sealed: Mapping[int, SealedShard] = field(default_factory=dict)
     gaps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     errors: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    counted: Counted = field(default_factory=Counted)
-    learnt: Mapping[str, Any] | None = None
+    counted: CountedItems = field(default_factory=CountedItems)
+    stats: Mapping[str, Any] | None = None
     num_items: int | None = None
     dali_index: bool = False
     checks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    standing: FinishedRecords | None = None
+    finished_records: FinishedRecords | None = None
     retries: Sequence[Retry] = ()
 
     @cached_property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether every item is still to be done."""
-        return not self.growing and not self.sealed and not len(self.gaps)
+        return not self.open_shards and not self.sealed and not len(self.gaps)
 
     @property
-    def is_everything(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether no item is left."""
         return self.num_items is not None and len(self.sealed) == self.num_shards
 
@@ -133,10 +133,10 @@ class ResumeState:
 
     def written(self, shard: int) -> Written:
         """Return what stands in a shard's file."""
-        return self.growing.get(shard, NOTHING_WRITTEN)
+        return self.open_shards.get(shard, NOTHING_WRITTEN)
 
     @cached_property
-    def first_items(self) -> NDArray[np.int64]:
+    def first_missing(self) -> NDArray[np.int64]:
         """int64[N]: the first item that each shard still needs."""
         gaps = Gaps(self.gaps, self.num_shards)
         found = np.empty(self.num_shards, np.int64)
@@ -151,14 +151,16 @@ class ResumeState:
     def _gap_set(self) -> frozenset[int]:
         return frozenset(self.gaps.tolist())
 
-    def wants(self, item_index: int) -> bool:
+    def is_missing(self, item_index: int) -> bool:
         """Tell whether an item is still to be done."""
-        first = self.first_items[item_index % self.num_shards]
+        first = self.first_missing[item_index % self.num_shards]
         return bool(item_index >= first) and item_index not in self._gap_set
 
-    def wanted(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def select_missing(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which of int64[n] ascending indices are still to be done."""
-        wanted: NDArray[np.int64] = indices[indices >= self.first_items[indices % self.num_shards]]
+        wanted: NDArray[np.int64] = indices[
+            indices >= self.first_missing[indices % self.num_shards]
+        ]
         if not len(self.gaps) or not len(wanted):
             return wanted
         place = np.searchsorted(self.gaps, wanted)
@@ -167,12 +169,12 @@ class ResumeState:
         return no_gaps
 
     @cached_property
-    def least_items(self) -> int:
+    def min_items(self) -> int:
         """How many items there are at least, as so many were listed before."""
         known = Gaps(self.gaps, self.num_shards)
         last = [
             known.item_index(shard, written.num_records - 1)
-            for shard, written in self.growing.items()
+            for shard, written in self.open_shards.items()
             if written.num_records
         ]
         if len(self.gaps):
@@ -182,13 +184,15 @@ class ResumeState:
     @property
     def num_records(self) -> int:
         """Records that need not be made again."""
-        growing = sum(written.num_records for written in self.growing.values())
+        growing = sum(written.num_records for written in self.open_shards.values())
         return growing + sum(shard.num_records for shard in self.sealed.values())
 
     @property
     def payload_bytes(self) -> int:
         """Bytes of those records."""
-        growing = sum(w.stream_bytes - FRAME_BYTES * w.num_records for w in self.growing.values())
+        growing = sum(
+            w.stream_bytes - FRAME_BYTES * w.num_records for w in self.open_shards.values()
+        )
         return growing + sum(shard.payload_bytes for shard in self.sealed.values())
 
     def for_workers(self) -> ResumeState:

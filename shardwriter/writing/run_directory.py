@@ -105,7 +105,7 @@ class RunDirectory:
     # -- what was found ----------------------------------------------------------------------------
 
     @property
-    def is_worth_keeping(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether an attempt has brought anything into this folder that another can go on with.
 
         Or whether a Beam job is at it, or has failed: it holds no lock, and leaves no marks.
@@ -118,17 +118,17 @@ class RunDirectory:
         if base is None:
             return True  # there is something to look into
         return (
-            base.is_worth_keeping
+            base.is_resumable
             or any(
-                snapshot.is_worth_keeping
+                snapshot.is_resumable
                 for worker in self.workers(base.attempt)
                 for snapshot in self.read_snapshots(base.attempt, worker)
             )
-            or self.is_of_beam
+            or self.is_beam_run
         )
 
     @property
-    def is_of_beam(self) -> bool:
+    def is_beam_run(self) -> bool:
         """Whether run.json says that a Beam job writes, or has written, into this folder."""
         facts = self._facts()
         return facts is not None and facts.get("engine") == "beam"

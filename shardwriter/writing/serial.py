@@ -18,7 +18,7 @@ from shardwriter.writing.engine import ErrorBudget, Progress, Work, WriteResult
 from shardwriter.writing.event_log import EventLog
 from shardwriter.writing.job import Job, Listing
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.part import Done, PartWriter, gather, num_frame_copies
+from shardwriter.writing.part import PartWriter, WorkerResult, merge_results, num_frame_copies
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.stages import Stopwatch
@@ -42,7 +42,7 @@ class _Told:
         self._progress = progress
         self._log = log
 
-    def tell(self, done: Done) -> None:
+    def tell(self, done: WorkerResult) -> None:
         self._log.tell(done.work())
         if self._progress is not None:
             kept = self._kept
@@ -57,10 +57,10 @@ class _Told:
                 )
             )
 
-    def tell_types(self, features: Mapping[str, FeatureSummary]) -> None:
+    def report_types(self, features: Mapping[str, FeatureSummary]) -> None:
         pass  # there is nobody to disagree with
 
-    def tell_error(self, error: ShardwriterError) -> None:
+    def report_error(self, error: ShardwriterError) -> None:
         self._budget.spend(error)
 
 
@@ -103,7 +103,7 @@ def run_serial(
         log.finish(part.done.work())
         if log.failure is not None:
             part.done.notes.append(log.failure)
-    outcome = gather(job, kept, [part.done], listing.num_items)
+    outcome = merge_results(job, kept, [part.done], listing.num_items)
     if progress is not None:
         progress(outcome.work)
     return outcome

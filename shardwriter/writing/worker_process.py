@@ -47,7 +47,7 @@ from shardwriter.writing.event_log import EventLog
 from shardwriter.writing.job import Job
 from shardwriter.writing.messages import Channel, pack_failure, unpack
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.part import Done, PartWriter, num_frame_copies
+from shardwriter.writing.part import PartWriter, WorkerResult, num_frame_copies
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.stages import Stopwatch
@@ -106,7 +106,7 @@ class _ProgramGone(BaseException):
 
 
 @contextmanager
-def mapped_places(places: Scratch, num_workers: int) -> Iterator[memoryview]:
+def map_slots(places: Scratch, num_workers: int) -> Iterator[memoryview]:
     """Yield int64[num_workers], shared by all processes that have the file."""
     with (
         mmap.mmap(places.fileno(), 8 * num_workers) as shared,
@@ -127,7 +127,7 @@ def work(number: int, end: socket.socket, parcel: bytes, descriptors: Sequence[i
         try:
             assignment = _unpacked(parcel, descriptors)
             with (
-                mapped_places(assignment.places, assignment.num_workers) as places,
+                map_slots(assignment.places, assignment.num_workers) as places,
                 places[number : number + 1] as slot,
             ):
                 _Worker(number, channel, assignment, slot).run()
@@ -227,18 +227,18 @@ class _Worker:
                 self._slot[0] = index
                 yield index, _load(file, index)
 
-    def tell(self, done: Done) -> None:
+    def tell(self, done: WorkerResult) -> None:
         """Say how far it is."""
         told = done.work()
         self._log.tell(told)
         # A program that is in the user's own iterator may not read for an hour.
         self._channel.offer(TELL, pickle.dumps(told))
 
-    def tell_types(self, features: Mapping[str, FeatureSummary]) -> None:
+    def report_types(self, features: Mapping[str, FeatureSummary]) -> None:
         """Say which types have widened, so that workers can not disagree for long."""
         self._channel.send(TYPES, pickle.dumps(types_of(features)))
 
-    def tell_error(self, error: ShardwriterError) -> None:
+    def report_error(self, error: ShardwriterError) -> None:
         """Say that an item gave an error, for the program to count."""
         self._channel.send(SKIPPED, pack_failure(error))
 

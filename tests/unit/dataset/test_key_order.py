@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run as command
 from hypothesis import given
 from hypothesis import strategies as st
-from test_commands import run as command
 
 import shardwriter as sw
 from shardwriter.dataset import key_order
@@ -555,7 +555,7 @@ def test_what_an_item_raises_is_told_with_the_item(tmp_path):
     [
         ({"order": "hash"}, "order is 'hash'"),
         ({"order": None}, "order is None"),
-        ({"key": "id"}, "a key decides nothing"),
+        ({"key": "id"}, "a key has no effect"),
         ({"order_seed": 1}, "order_seed salts"),
         ({"order": "key", "key": ""}, "key is ''"),
         ({"order": "key", "key": 3}, "key is 3"),

@@ -18,7 +18,7 @@ from shardwriter.writing import publication
 from shardwriter.writing.index_files import open_index
 from shardwriter.writing.journal import signed
 from shardwriter.writing.options import RunOptions
-from shardwriter.writing.resume import last_record
+from shardwriter.writing.resume import read_last_record
 
 
 class Numbers:
@@ -98,7 +98,7 @@ def to_fifo(path: Path) -> None:
 def test_an_index_that_is_a_fifo_is_not_waited_for(tmp_path):
     manifest = sw.write(Numbers(), tmp_path / "t@2", workers=1)
     to_fifo(tmp_path / "t.index")
-    with pytest.raises(StorageError, match="it is no plain file"):
+    with pytest.raises(StorageError, match="not a plain file"):
         open_index(str(tmp_path), manifest)
     with pytest.raises(ManifestError, match="it is no plain file"):
         Index(tmp_path / "t.index")
@@ -108,7 +108,7 @@ def test_an_index_that_is_a_fifo_is_not_waited_for(tmp_path):
 def test_a_list_of_errors_that_is_a_fifo_is_not_waited_for(tmp_path):
     sw.write(Numbers(), tmp_path / "t@2", workers=1)
     to_fifo(tmp_path / "t.errors.jsonl")
-    with pytest.raises(StorageError, match="it is no plain file"):
+    with pytest.raises(StorageError, match="not a plain file"):
         sw.write(Numbers(), tmp_path / "t@2", workers=1, resume=True)
 
 
@@ -168,7 +168,7 @@ def test_a_last_record_that_is_not_there_is_one_error(tmp_path, compression, pla
     manifest = sw.write(Numbers(), tmp_path / "t@1", compression=compression, workers=1)
     path = str(tmp_path / manifest.pattern.shard_file(0))
     with pytest.raises(CorruptFile) as caught:
-        last_record(path, *place, compression)
+        read_last_record(path, *place, compression)
     assert caught.value.path == path
 
 

@@ -329,7 +329,7 @@ def test_a_checkpoint_notes_whole_members(
 
     def look(_run: RunDirectory, _attempt: int, _worker: int, snapshot: Snapshot) -> None:
         assert snapshot.is_synced
-        noted.append(snapshot.growing[0])
+        noted.append(snapshot.open_shards[0])
 
     monkeypatch.setattr(RunDirectory, "write_snapshot", look)
     run = sw.RunOptions(checkpoint_bytes=1 << 19, mark_s=1e9)

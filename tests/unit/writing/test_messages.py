@@ -24,9 +24,9 @@ from shardwriter.writing.messages import (
     Mailbox,
     MessageTooLarge,
     RemoteTraceback,
-    above_standard,
+    avoid_standard_streams,
+    describe_exit,
     died,
-    how_ended,
     pack,
     pack_failure,
     unpack,
@@ -210,9 +210,9 @@ def test_open_files_of_a_side_that_is_gone(pair):
 def test_a_socket_with_the_number_of_a_standard_stream():
     code = (
         "import os, socket, sys\n"
-        "from shardwriter.writing.messages import above_standard\n"
+        "from shardwriter.writing.messages import avoid_standard_streams\n"
         "os.close(0); os.close(1)\n"
-        "ends = [above_standard(end) for end in socket.socketpair()]\n"
+        "ends = [avoid_standard_streams(end) for end in socket.socketpair()]\n"
         "ends[0].sendall(b'x')\n"
         "ok = ends[1].recv(1) == b'x' and min(end.fileno() for end in ends) > 2\n"
         "os._exit(0 if ok else 1)\n"
@@ -221,7 +221,7 @@ def test_a_socket_with_the_number_of_a_standard_stream():
 
 
 def test_a_socket_with_another_number_is_left_alone(pair):
-    assert above_standard(pair[0]) is pair[0]
+    assert avoid_standard_streams(pair[0]) is pair[0]
 
 
 # -- parcels ---------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_an_error_that_is_no_exception():
     ],
 )
 def test_how_a_worker_died(status, words, advice):
-    assert words in how_ended(status)[0]
+    assert words in describe_exit(status)[0]
     error = died("worker 3 (process 7)", status, 5, "shards 0, 4")
     assert isinstance(error, WorkerDied)
     assert words in str(error)

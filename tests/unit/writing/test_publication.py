@@ -10,22 +10,22 @@ import pytest
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 
+from crashes import NEW, NO_SNAPSHOT, OLD, SCHEMA, Crash
 from gcs_emulator import empty_bucket, gcs_emulator
-from test_run_directory import NEW, NO_SNAPSHOT, OLD, SCHEMA, Crash
 
 from shardwriter.dataset.manifest import Manifest, parse_manifest
 from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OutputExists, StorageError
 from shardwriter.formats.tfrecord import TFRecordWriter
-from shardwriter.storage.beam import FileSystemStorage
+from shardwriter.storage import LocalStorage
+from shardwriter.storage.beam import BeamStorage
 from shardwriter.storage.gcs import GcsStorage
-from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing.open_shards import ShardFile
 from shardwriter.writing.publication import (
     COMMIT,
-    begin,
+    begin_run,
     check_output,
-    finished,
+    finished_manifest,
     is_committed,
     publish,
     roll_forward,
@@ -40,7 +40,7 @@ def bucket():
         yield url
 
 
-@pytest.fixture(params=[LocalStorage, FileSystemStorage, GcsStorage])
+@pytest.fixture(params=[LocalStorage, BeamStorage, GcsStorage])
 def kind(request):
     return request.param
 
@@ -97,7 +97,7 @@ def shard_paths(run, pattern, shard, where):
 
 
 def fill(run, records, pattern, where, *, dali=False):
-    begin(run, {"job": "sha256:00", "engine": "beam"})
+    begin_run(run, {"job": "sha256:00", "engine": "beam"})
     shards, files = [], {}
     for shard in range(pattern.num_shards):
         path, index_path = files[shard] = shard_paths(run, pattern, shard, where)
@@ -186,10 +186,10 @@ def test_a_stop_at_any_call_leaves_no_set_or_ends_in_the_whole_one(kind, root, t
             write_set(folder, _made(kind, crashing(kind)(crash_at), folder), NEW, where=where)
         left = RunDirectory.unlocked(folder, "train", kind())
         committed = is_committed(left)
-        if finished(left):
+        if finished_manifest(left):
             assert files(folder, kind) == whole, storage.calls[crash_at]
-        if not committed and finished(left) is None:
-            worth = left.is_worth_keeping
+        if not committed and finished_manifest(left) is None:
+            worth = left.is_resumable
             assert worth == (kind().read(left.file("run.json")) is not None)
             check_output(left, overwrite=True)
             left.discard()
@@ -301,7 +301,7 @@ def test_a_shard_under_its_final_name_is_not_taken_for_another(bucket, tmp_path,
     with pytest.raises(StorageError, match="is gone") as caught:
         publish(run, manifest)
     assert caught.value.path == path
-    assert finished(run) is None
+    assert finished_manifest(run) is None
 
 
 # -- one writer ------------------------------------------------------------------------------------
@@ -309,10 +309,10 @@ def test_a_shard_under_its_final_name_is_not_taken_for_another(bucket, tmp_path,
 
 def test_a_beam_run_is_worth_keeping(kind, root):
     run = RunDirectory.unlocked(root, "train", kind())
-    assert not run.is_worth_keeping
-    begin(run, {"engine": "beam"})
+    assert not run.is_resumable
+    begin_run(run, {"engine": "beam"})
     for each in (run, RunDirectory.unlocked(root, "train", kind())):
-        assert each.is_worth_keeping
+        assert each.is_resumable
         with pytest.raises(OutputExists, match="an unfinished run") as caught:
             check_output(each, overwrite=False)
         assert "Beam" in caught.value.hint
@@ -324,16 +324,16 @@ def test_a_beam_run_is_worth_keeping(kind, root):
         ):
             check_output(claimed, overwrite=False)
     run.discard()
-    assert not RunDirectory.unlocked(root, "train", kind()).is_worth_keeping
+    assert not RunDirectory.unlocked(root, "train", kind()).is_resumable
 
 
 @pytest.mark.parametrize("facts", [{"engine": "process"}, {}])
 def test_other_runs_without_marks_are_not(kind, root, facts):
     run = RunDirectory.unlocked(root, "train", kind())
     run.begin(facts)
-    assert not run.is_worth_keeping
+    assert not run.is_resumable
     run.write_synced("run.json", b"torn")
-    assert not run.is_worth_keeping
+    assert not run.is_resumable
 
 
 def test_a_run_that_is_worth_nothing_is_not_beams_when_it_can_not_be_read(kind, root, monkeypatch):
@@ -371,7 +371,7 @@ def test_small_files_and_marks_are_kept(kind, root):
 
 
 def test_a_folder_in_the_way_is_refused_before_the_commit(tmp_path):
-    for kind in (LocalStorage, FileSystemStorage):
+    for kind in (LocalStorage, BeamStorage):
         root = str(tmp_path / kind.__name__)
         os.makedirs(f"{root}/train.tfrecord-00001-of-00002")
         with pytest.raises(StorageError, match="a folder of this name"):
@@ -383,6 +383,6 @@ def test_what_was_published_is_the_manifest(kind, root):
     write_set(root, kind(), NEW)
     run = RunDirectory.unlocked(root, "train", kind())
     data = kind().read(f"{root}/train.manifest.json")
-    assert finished(run) == parse_manifest(data)
+    assert finished_manifest(run) == parse_manifest(data)
     with pytest.raises(OutputExists, match="there already"):
         check_output(run, overwrite=False)

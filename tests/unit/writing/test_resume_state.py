@@ -17,7 +17,7 @@ from shardwriter.sources.python import PythonSource
 from shardwriter.writing import job as job_module
 from shardwriter.writing.job import Job, Listing
 from shardwriter.writing.options import DatasetOptions
-from shardwriter.writing.resume_state import Counted, ResumeState
+from shardwriter.writing.resume_state import CountedItems, ResumeState
 from shardwriter.writing.selection import Selection
 
 
@@ -59,20 +59,20 @@ def cases(draw):
 @given(cases())
 def test_the_items_that_are_wanted_are_those_that_are_not_done(case):
     kept, indices = case.kept, np.arange(case.num_items)
-    assert [i for i in range(case.num_items) if kept.wants(i)] == case.wanted
-    assert kept.wanted(indices).tolist() == case.wanted
+    assert [i for i in range(case.num_items) if kept.is_missing(i)] == case.wanted
+    assert kept.select_missing(indices).tolist() == case.wanted
     assert kept.num_records == case.num_records
     assert kept.payload_bytes == case.payload_bytes
     assert kept.num_done == case.num_items - len(case.wanted)
-    assert kept.is_nothing == (not kept.growing and not kept.sealed and not len(kept.gaps))
-    if kept.is_nothing:
+    assert kept.is_empty == (not kept.open_shards and not kept.sealed and not len(kept.gaps))
+    if kept.is_empty:
         assert case.wanted == indices.tolist()
 
 
 @given(cases(), st.data())
 def test_any_part_of_the_items_is_picked_the_same_way(case, data):
     some = data.draw(st.sets(st.integers(0, max(0, case.num_items - 1)))) if case.num_items else []
-    found = case.kept.wanted(np.array(sorted(some), np.int64))
+    found = case.kept.select_missing(np.array(sorted(some), np.int64))
     assert found.tolist() == [i for i in sorted(some) if i in set(case.wanted)]
 
 
@@ -80,7 +80,7 @@ def test_any_part_of_the_items_is_picked_the_same_way(case, data):
 def test_an_item_behind_the_last_that_was_done_is_wanted(case):
     for shard in range(case.kept.num_shards):
         item = shard + 1000 * case.kept.num_shards
-        assert case.kept.wants(item) is (shard not in case.kept.sealed)
+        assert case.kept.is_missing(item) is (shard not in case.kept.sealed)
 
 
 @given(cases())
@@ -88,11 +88,11 @@ def test_shards_are_finished_or_not(case):
     kept = case.kept
     shards = range(kept.num_shards)
     assert kept.unfinished(shards) == [s for s in shards if s not in kept.sealed]
-    assert not kept.is_everything  # nobody has met the end
+    assert not kept.is_complete  # nobody has met the end
     known = ResumeState(kept.num_shards, sealed=kept.sealed, num_items=case.num_items)
-    assert known.is_everything is (len(kept.sealed) == kept.num_shards)
+    assert known.is_complete is (len(kept.sealed) == kept.num_shards)
     for shard in shards:
-        assert kept.written(shard) == kept.growing.get(shard, NOTHING_WRITTEN)
+        assert kept.written(shard) == kept.open_shards.get(shard, NOTHING_WRITTEN)
 
 
 # -- what a job lists ------------------------------------------------------------------------------
@@ -150,16 +150,16 @@ def test_a_stream_is_read_from_its_first_item_and_what_is_done_is_dropped(case):
 )
 def test_an_item_is_counted_where_its_shard_came_so_far(num_shards, to, uncounted):
     to = {shard: end for shard, end in to.items() if shard < num_shards}
-    counted = Counted(num_shards, to, uncounted)
+    counted = CountedItems(num_shards, to, uncounted)
     before = {i for shard, end in to.items() for i in range(shard, min(end, 60), num_shards)}
     assert {i for i in range(60) if i in counted} == before - uncounted
     assert counted.last == max(to.values(), default=0)
 
 
 def test_nothing_is_counted_at_first():
-    assert not any(i in Counted() for i in range(10))
+    assert not any(i in CountedItems() for i in range(10))
     kept = ResumeState(4)
-    assert kept.is_nothing
-    assert not kept.is_everything
+    assert kept.is_empty
+    assert not kept.is_complete
     assert (kept.num_done, kept.num_records, kept.payload_bytes) == (0, 0, 0)
-    assert kept.wanted(np.arange(9)).tolist() == list(range(9))
+    assert kept.select_missing(np.arange(9)).tolist() == list(range(9))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from crashes import NEW, NO_SNAPSHOT, OLD, SCHEMA, Crash, CrashingStorage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,15 +23,14 @@ from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OptionError, OutputBusy, OutputExists, StorageError
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.schema.record_stats import RecordStats
 from shardwriter.sources.shard_sets import load_manifest
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing import publication
-from shardwriter.writing.journal import Journal, JournaledFile, Snapshot, read_facts
+from shardwriter.writing.journal import Journal, JournaledFile, read_facts
 from shardwriter.writing.open_shards import ShardFile
 from shardwriter.writing.publication import (
     COMMIT,
-    begin,
+    begin_run,
     check_output,
     publish,
     roll_forward,
@@ -38,53 +38,12 @@ from shardwriter.writing.publication import (
 )
 from shardwriter.writing.run_directory import RunDirectory
 
-SCHEMA = {"features": {}}
-NO_SNAPSHOT = Snapshot(1, False, 0, {}, {}, RecordStats.of("label", 2).to_state(), None, 0)
 SOME_WORK = replace(NO_SNAPSHOT, journal_bytes=1)
-
-
-class Crash(BaseException):
-    """What a test raises in place of the end of a process."""
-
-
-class CrashingStorage(LocalStorage):
-    """Raises at the k-th call; with ``late`` after the call has done its work."""
-
-    def __init__(self, crash_at=None, *, late=False):
-        super().__init__()
-        self.calls = []
-        self._crash_at = crash_at
-        self._late = late
-
-    def _call(self, name, *args, **options):
-        self.calls.append((name, *map(os.path.basename, args)))
-        crash = self._crash_at is not None and len(self.calls) > self._crash_at
-        if crash and not self._late:
-            raise Crash
-        result = getattr(super(), name)(*args, **options)
-        if crash:
-            raise Crash
-        return result
-
-    def create(self, path, *, new=False):
-        return self._call("create", path, new=new)
-
-    def sync(self, path):
-        return self._call("sync", path)
-
-    def sync_directory(self, directory):
-        return self._call("sync_directory", directory)
-
-    def publish(self, source, target):
-        return self._call("publish", source, target)
-
-    def delete(self, path):
-        return self._call("delete", path)
 
 
 def fill(run, records, pattern, *, dali=False, job="sha256:00"):
     """Write the shards of a run by the law, and return its manifest."""
-    begin(run, {"job": job})
+    begin_run(run, {"job": job})
     shards = []
     for shard in range(pattern.num_shards):
         path = run.shard_path(shard)
@@ -124,10 +83,6 @@ def recover(directory):
     with RunDirectory.claim(str(directory), "train", LocalStorage()) as run:
         check_output(run, overwrite=True)
         run.discard()
-
-
-OLD = [b"old %d" % n for n in range(7)]
-NEW = [b"the new record %d" % n for n in range(10)]
 
 
 # -- publishing ------------------------------------------------------------------------------------
@@ -329,12 +284,12 @@ def test_an_unfinished_run_is_refused_and_kept(tmp_path):
     run.write_snapshot(0, 0, SOME_WORK)
     run.release()
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
-        assert run.is_worth_keeping
+        assert run.is_resumable
         with pytest.raises(OutputExists, match="unfinished") as caught:
             check_output(run, overwrite=False)
         assert "--resume" in caught.value.hint
         assert "--overwrite" in caught.value.hint
-        assert run.is_worth_keeping
+        assert run.is_resumable
         check_output(run, overwrite=True)
 
 
@@ -347,7 +302,7 @@ def test_a_run_that_came_to_no_mark_is_in_nobodys_way(tmp_path):
     Path(run.shard_path(0)).write_bytes(b"some frames")
     run.release()
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
-        assert not run.is_worth_keeping
+        assert not run.is_resumable
         check_output(run, overwrite=False)
 
 
@@ -369,7 +324,7 @@ def test_beginning_empties_the_directory(tmp_path):
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
         run.begin({"job": "1"})
         Path(run.shard_path(0)).write_bytes(b"of an older run")
-        begin(run, {"job": "2"})
+        begin_run(run, {"job": "2"})
         assert sorted(os.listdir(run.path)) == ["lock", "run.json"]
         text = Path(run.path, "run.json").read_text()
         assert text == '{"format":"shardwriter.run/1","job":"2","replaces":null}\n'
@@ -377,7 +332,7 @@ def test_beginning_empties_the_directory(tmp_path):
 
 def test_discarding_leaves_nothing_and_can_be_done_twice(tmp_path):
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
-        begin(run, {})
+        begin_run(run, {})
         run.discard()
         assert not os.listdir(tmp_path)
         run.discard()
@@ -394,7 +349,7 @@ def test_a_folder_that_can_not_be_made_is_a_storage_error(tmp_path):
 HOLD = """
 import sys
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 run = RunDirectory.claim(sys.argv[1], "train", LocalStorage())
 print("claimed", flush=True)
 sys.stdin.read()
@@ -612,17 +567,17 @@ def test_a_journal_that_failed_lets_no_later_frame_through(tmp_path, monkeypatch
 def test_a_snapshot_of_any_worker_is_worth_keeping(tmp_path, synced):
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
         run.write_snapshot(0, 1, replace(NO_SNAPSHOT, is_synced=synced))
-        assert not run.is_worth_keeping  # nobody knows what of
+        assert not run.is_resumable  # nobody knows what of
         run.begin({"job": "1"})
-        assert not run.is_worth_keeping
+        assert not run.is_resumable
         journals = [run.journal(0, worker) for worker in range(2)]
         journals[0].fact(skip=3, reason="dropped")
         journals[0].flush()
-        assert not run.is_worth_keeping
+        assert not run.is_resumable
         run.write_snapshot(0, 1, replace(NO_SNAPSHOT, is_synced=synced))
-        assert not run.is_worth_keeping  # it speaks of nothing
+        assert not run.is_resumable  # it speaks of nothing
         run.write_snapshot(0, 1, replace(SOME_WORK, is_synced=synced))
-        assert run.is_worth_keeping
+        assert run.is_resumable
         assert run.workers(0) == [0, 1]
         assert run.workers(1) == []
         for journal in journals:

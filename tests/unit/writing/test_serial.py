@@ -20,8 +20,8 @@ from shardwriter.errors import CallableError, RecordTooLarge
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.schema.record_stats import RecordStats
 from shardwriter.sources.python import PythonSource
+from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
-from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing import open_shards as growing
 from shardwriter.writing import part
 from shardwriter.writing.job import Job
@@ -211,7 +211,7 @@ def test_checkpoints_come_after_so_many_bytes(engine, snapshots):
     found = [
         (snapshot.counted_to, shard, written.num_records, written.file_bytes)
         for snapshot, _ in snapshots
-        for shard, written in snapshot.growing.items()
+        for shard, written in snapshot.open_shards.items()
     ]
     counts = [(done, s, len(range(s, done, 3))) for done in (4, 8, 12, 16, 20) for s in range(3)]
     assert found == [(done, s, count, 46 * count) for done, s, count in counts]
@@ -225,7 +225,7 @@ def test_marks_come_after_every_item_where_no_time_is_between_them(engine, snaps
     assert [snapshot.counted_to for snapshot in told] == [*range(1, 21), 20]
     assert not any(snapshot.is_synced for snapshot in told)
     last = told[-1]
-    assert (last.growing, sorted(last.sealed), last.num_items) == ({}, [0, 1, 2], 20)
+    assert (last.open_shards, sorted(last.sealed), last.num_items) == ({}, [0, 1, 2], 20)
     assert {snapshot.num_items for snapshot in told[:-1]} == {None}
 
 
@@ -249,12 +249,12 @@ def test_a_snapshot_is_what_lies_on_the_disk(engine, snapshots, options):
         map=lambda r: SKIP if r in [records[i] for i in skip] else r,
         run_options=options,
     )
-    told = [(snapshot, files) for snapshot, files in snapshots if snapshot.growing]
+    told = [(snapshot, files) for snapshot, files in snapshots if snapshot.open_shards]
     assert len(told) >= 5
     for snapshot, files in told:
         done = snapshot.counted_to
         expected = model([None if i in skip else r for i, r in enumerate(records[:done])], 2)
-        for shard, written in snapshot.growing.items():
+        for shard, written in snapshot.open_shards.items():
             data, rows = files[f"shard-{shard:05d}"], files[f"index-{shard:05d}"]
             assert len(data) == written.file_bytes == written.stream_bytes
             assert crc32c(data) == written.crc32c
@@ -269,7 +269,7 @@ def test_a_snapshot_has_what_was_learnt_up_to_it(engine, snapshots):
     data = [{"x": i, "y": i % 2} for i in range(7)]
     outcome, _, _ = engine(data, 2, label="y", run_options=RunOptions(mark_s=0))
     for snapshot, _ in snapshots:
-        learnt = RecordStats.from_state(snapshot.learnt, 2)
+        learnt = RecordStats.from_state(snapshot.stats, 2)
         assert learnt.features["x"].present == snapshot.counted_to
         counts = {str(k): len(range(k, snapshot.counted_to, 2)) for k in range(2)}
         assert learnt.labels.to_json()["counts"] == {k: n for k, n in counts.items() if n}
@@ -372,7 +372,7 @@ def test_memory_does_not_grow_with_the_number_of_records(tmp_path):
     code = """
 import sys, tracemalloc
 import shardwriter as sw
-from shardwriter.writing.engine import growing
+from shardwriter.writing import open_shards as growing
 
 growing._MAX_BUFFER_BYTES = 4096  # filled many times over by either run
 

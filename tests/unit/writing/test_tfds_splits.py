@@ -6,15 +6,15 @@ import json
 import subprocess
 
 import pytest
+from crashes import Crash
 from environments import peers_python
-from test_run_directory import Crash
-from test_sources import write_images
+from small_images import write_images
 
 import shardwriter as sw
 from shardwriter.dataset.naming import split_outputs
 from shardwriter.dataset.splits import parse_split_option
 from shardwriter.errors import CallableError, SchemaConflict
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.write import split_datasets, write_all
 

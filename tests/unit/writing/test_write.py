@@ -29,8 +29,8 @@ from shardwriter.errors import (
 )
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.schema.feature_types import FeatureType, parse_schema_option
+from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
-from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing import publication
 from shardwriter.writing import write as writing
 from shardwriter.writing.journal import Snapshot
@@ -469,12 +469,12 @@ def test_work_that_a_snapshot_speaks_of_is_kept_after_an_error(
     assert last.number >= first.number
     assert last.counted_to == 100
     for snapshot in (first, last):
-        assert sorted(snapshot.growing) == [0, 1]
-        for number, written in snapshot.growing.items():
+        assert sorted(snapshot.open_shards) == [0, 1]
+        for number, written in snapshot.open_shards.items():
             data = (folder / f"shard-{number:05d}").read_bytes()
             assert 0 < written.file_bytes <= len(data)
             assert written.crc32c == crc32c(data[: written.file_bytes])
-    assert [written.num_records for written in last.growing.values()] == [50, 50]
+    assert [written.num_records for written in last.open_shards.values()] == [50, 50]
 
 
 def test_a_run_that_came_to_no_snapshot_leaves_nothing_after_an_error(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_run_directory import Crash, CrashingStorage
+from crashes import Crash, CrashingStorage
 from typer.testing import CliRunner
 
 import shardwriter as sw
@@ -32,7 +32,7 @@ from shardwriter.errors import (
     SourceError,
 )
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.write import split_datasets, write_all

@@ -19,7 +19,7 @@ import numpy as np
 
 import shardwriter as sw
 from shardwriter.errors import SchemaConflict, SourceChanged, StorageError
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 
 SWITCH = "SHARDWRITER_TEST_FAULTS"  # JSON: place -> fault, and where in that place
 LOADS = "SHARDWRITER_TEST_LOADS"  # a file: a line for every item that is loaded
@@ -240,10 +240,10 @@ def _is_shard(path):
 
 def command():
     """The command line, with this storage, and a mark after every item."""
-    from shardwriter import options
+    from shardwriter import writing
     from shardwriter.cli import main
 
     importlib.import_module("shardwriter.writing.publication")
     sys.modules["shardwriter.writing.publication"].LocalStorage = Storage
-    options.RunOptions = partial(options.RunOptions, mark_s=0)
+    writing.RunOptions = partial(writing.RunOptions, mark_s=0)
     main()
