@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from shardwriter.errors import ManifestError
 
-MAX_EXPANDED_GAPS: Final = (
-    1 << 20
-)  # 8 MiB as an array; more are expanded only if the index file has them
+MAX_EXPANDED_GAPS: Final = 1 << 20
+"""Gaps that are expanded without an index file that has them: 8 MiB as an array."""
+
 _MAX_BLOCK_TOTAL: Final = 1 << 27  # 1 GiB in an index file
 _BLOCK_GAPS: Final = 1 << 16
 

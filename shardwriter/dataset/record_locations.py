@@ -111,9 +111,8 @@ class InterleavedLocations:
         ends = np.cumsum((levels - self._begins) * self._live)
         self._records = np.concatenate(([0], ends[:-1])) if len(levels) else ends
         self._num_shards = len(lengths)
-        self._digits: list[
-            tuple[int, _Int64s]
-        ] = []  # digit, and number of zeros before each position
+        # Binary digits, from the highest, with the number of zeros before each position.
+        self._digits: list[tuple[int, _Int64s]] = []
         for digit in range(max(0, len(lengths) - 1).bit_length() - 1, -1, -1):
             is_zero = (order >> digit & 1) == 0
             self._digits.append((digit, np.concatenate(([0], np.cumsum(is_zero)))))
