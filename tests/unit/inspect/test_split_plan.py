@@ -267,7 +267,7 @@ def test_advice_that_says_it_is_good_is_right(num_records, num_shards, options):
 def test_the_chosen_number_is_that_of_a_write(num_records, record_bytes, world, workers):
     with pytest.MonkeyPatch.context() as patch:
         sampled = SimpleNamespace(mean_frame_bytes=record_bytes)
-        patch.setattr(sampling, "sample", lambda *_args, **_options: sampled)
+        patch.setattr(sampling, "sample_records", lambda *_args, **_options: sampled)
         selection = SimpleNamespace(
             num_items=num_records, options=SimpleNamespace(world=world, loader_workers=workers)
         )
