@@ -324,7 +324,7 @@ def test_a_token_of_another_dataset_is_refused():
 )
 def test_what_is_no_token_is_refused(change):
     data = Token(1, 0, 5, 10, "a").to_json()
-    with pytest.raises(OptionError, match="no state"):
+    with pytest.raises(OptionError, match="reader state is invalid"):
         Token.from_json({**data, **change})
-    with pytest.raises(OptionError, match="no state"):
+    with pytest.raises(OptionError, match="reader state is invalid"):
         Token.from_json({name: data[name] for name in data if name not in change})

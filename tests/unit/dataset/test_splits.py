@@ -122,7 +122,7 @@ def test_what_is_said_is_understood(text, names, fractions, num_shards):
     ("text", "says"),
     [
         ("train=0.9,val=0.2", "sum to 1.1"),
-        ({"a": 1 / 3, "b": 2 / 3}, "sum to 0.9999999999999999, and"),
+        ({"a": 1 / 3, "b": 2 / 3}, "sum to 0.9999999999999999, not"),
         ("train=0.9", "sum to 0.9"),
         ("train=0.9,val", "'val' has no fraction"),
         ("train=1.5,val=-0.5", "a decimal above 0"),
@@ -141,7 +141,7 @@ def test_what_is_said_is_understood(text, names, fractions, num_shards):
         ("source,val", "can not be the name of a split"),
         ({}, "has no split name"),
         (7, "split is of type int"),
-        (",".join(f"s{i}" for i in range(300)), "more than 255"),
+        (",".join(f"s{i}" for i in range(300)), "the limit is 255"),
     ],
 )
 def test_what_can_not_be_understood_is_refused(text, says):
