@@ -94,5 +94,5 @@ def answer(framework: str, one: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     framework = sys.argv[1]
-    told = {name: answer(framework, one) for name, one in json.load(sys.stdin).items()}
-    json.dump(told, sys.stdout)
+    answers = {name: answer(framework, one) for name, one in json.load(sys.stdin).items()}
+    json.dump(answers, sys.stdout)
