@@ -42,8 +42,6 @@ def rows(builder: Any, split: str) -> list[dict[str, Any]]:
     found = builder.as_dataset(split=split, shuffle_files=False, read_config=config)
     rows = found.as_numpy_iterator()
     return [{name: as_json(value) for name, value in row.items()} for row in rows]
-        {name: as_json(value) for name, value in row.items()} for row in found.as_numpy_iterator()
-    ]
 
 
 def read(folder: str) -> dict[str, Any]:

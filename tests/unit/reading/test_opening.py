@@ -35,7 +35,7 @@ def ids(dataset):
 
 
 def raw_shards(folder, counts, name="x", suffix="", pack=bytes):
-    """Write shards without a manifest, record ``(shard, position)`` as text, and return it in turn."""
+    """Write shards alone, record ``(shard, position)`` as text, and return it in turn."""
     folder.mkdir(exist_ok=True)
     for shard, count in enumerate(counts):
         file = f"{name}.tfrecord-{shard:05d}-of-{len(counts):05d}{suffix}"
