@@ -1,4 +1,4 @@
-"""One rank of a training with Lightning: what it was given, a line of JSON for each batch.
+"""One rank of a training with Lightning: its batches, a line of JSON each.
 
 Arguments: the dataset, the file to write, the number of ranks, the checkpoint to go on from or "-",
 the checkpoint to write or "-", and the step behind whose checkpoint the process kills itself.

@@ -1,4 +1,4 @@
-"""ShardLoader, IterableShards and MapShards: what comes out, in which order, on which rank."""
+"""ShardLoader, IterableShards and MapShards: batches, order and ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ranks that train together under Lightning, are killed, and go on; and what else it does."""
+"""Two ranks that train under Lightning, are killed and resume; and other features of Lightning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loader goes on where it stood: its own state, and that of torchdata's loader."""
+"""Resuming a loader: with its own state, and with that of torchdata's loader."""
 
 from __future__ import annotations
 

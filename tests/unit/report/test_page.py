@@ -85,7 +85,7 @@ def test_all_sections_are_there() -> None:
         "an unknown number of records lost",
         "train.tfrecord-*-of-00004",
         "26 Example in a sample",
-        "Records a shard",
+        "Records per shard",
         "neighbours share their label in 90% of pairs",
         "write with --shuffle --seed 1",
         "<b>owl</b>",
