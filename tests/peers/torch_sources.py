@@ -183,7 +183,7 @@ def test_every_item_is_loaded_once(out):
     ],
 )
 def test_tensors_that_are_no_arrays_say_what_to_do(out, value, hint):
-    with pytest.raises(FeatureError, match="does not turn into a numpy array") as caught:
+    with pytest.raises(FeatureError, match="can not be converted to a numpy array") as caught:
         sw.write([{"x": 1.5, "t": torch.ones(2)}, {"x": 1.5, "t": value}], out / "t@1")
     assert (caught.value.index, caught.value.feature) == (1, "t")
     assert re.search(hint, caught.value.hint or "")

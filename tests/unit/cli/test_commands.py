@@ -432,7 +432,7 @@ def test_swapped_arguments_are_recognized(table: Path) -> None:
 def test_an_output_with_a_control_character_is_refused(table: Path, out: str) -> None:
     done = run("write", "table.csv", out, cwd=table.parent)
     assert done.returncode == 2
-    assert "holds a control character" in done.stderr
+    assert "has a control character" in done.stderr
     assert repr(out)[1:-1] in done.stderr
     assert [path.name for path in table.parent.iterdir()] == ["table.csv"]
 

@@ -347,7 +347,7 @@ def test_a_checkpoint_notes_whole_members(
         stream = gzip.decompress(data[:end]) if end else b""
         assert (written.stream_bytes, written.crc32c) == (len(stream), crc32c(stream))
         assert written.num_records == sum(
-            index.place(0, k).end <= end for k in range(index.num_records(0))
+            index.locate(0, k).end <= end for k in range(index.num_records(0))
         )
     assert len({written.file_bytes for written in noted}) > 1
 
