@@ -1,4 +1,4 @@
-"""Runs programs that ``shardwriter schema --code`` has printed, and reports what each of them reads.
+"""Run programs of ``shardwriter schema --code``, and print the values that each of them reads.
 
 On stdin ``{name: {"program", "folder", "texts"}}``; ``texts`` are features that hold
 bytes. On stdout ``{name: {"digests", "printed", "rows"}}``, digests in the order of the rows.
