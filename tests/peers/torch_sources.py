@@ -275,7 +275,7 @@ def test_a_batch_that_can_not_be_taken_apart(out, collate, what):
     assert what in str(caught.value)
 
 
-def test_a_shuffling_loader_is_told_of_once_and_can_not_be_resumed(out):
+def test_a_shuffling_loader_is_noted_once_and_can_not_be_resumed(out):
     for loader in (
         DataLoader(Map(), 5, shuffle=True),
         DataLoader(Map(), batch_sampler=BatchSampler(RandomSampler(Map()), 5, False)),

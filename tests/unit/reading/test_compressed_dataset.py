@@ -114,7 +114,7 @@ def test_gz_in_the_name_is_enough(tmp_path: Path) -> None:
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
 
 
-def test_items_without_a_record_keep_their_places(tmp_path: Path, kind: Compression) -> None:
+def test_items_without_a_record_are_gaps(tmp_path: Path, kind: Compression) -> None:
     gone = {5, 6, 700}
     sw.write(
         features(2000),
@@ -314,7 +314,7 @@ def test_what_only_plain_shards_have_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lost_readers_are_told(tmp_path: Path) -> None:
+def test_lost_readers_are_noted(tmp_path: Path) -> None:
     for compression, count in (("none", 0), ("gzip", 1), ("zlib", 2)):
         notes: list[str] = []
         out = tmp_path / f"{compression}@2"

@@ -122,7 +122,7 @@ def test_a_damaged_shard_is_marked_and_always_shown() -> None:
     assert len(printed(report, all_shards=True).splitlines()) > 1000
 
 
-def test_many_defects_are_cut_and_their_number_told() -> None:
+def test_many_defects_are_cut_with_their_number() -> None:
     report = report_json(defects=[defect_json(record_index=i) for i in range(100)])
     report["num_defects"] = 5000
     shown = printed(report)
