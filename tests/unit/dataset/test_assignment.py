@@ -161,7 +161,7 @@ def test_blocks_of_any_length_hold_all_gaps(monkeypatch):
 
 def test_more_gaps_than_the_files_account_for_are_not_expanded(monkeypatch):
     monkeypatch.setattr(layout, "MAX_EXPANDED_GAPS", 10)
-    monkeypatch.setattr(layout, "_MOST_IN_BLOCKS", 20)
+    monkeypatch.setattr(layout, "_MAX_BLOCK_TOTAL", 20)
     assert len(list(layout.GapRuns([[0, 10]]))) == 10
     eleven = layout.GapRuns([[0, 11]], path="t.manifest.json")
     for expand in (list, np.asarray):
