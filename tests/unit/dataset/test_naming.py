@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 from shardwriter.dataset.naming import (
     MAX_SHARDS,
     ShardPattern,
+    TfdsSplit,
     dataset_name,
     generations,
+    is_url,
     manifest_file,
     parse_output,
     parse_shard_file,
+    parse_tfds_out,
     partial_dir,
+    path_below,
     pattern_from_template,
+    split_outputs,
+    tfds_split_of,
 )
 from shardwriter.errors import OptionError
 
@@ -264,3 +270,140 @@ def test_generations_of_one_dataset_are_told_apart():
     assert generations(reversed(files), "train") == generations(files, "train")
     assert list(generations(reversed(files), "train")) == list(generations(files, "train"))
     assert generations(files, "val") == {}
+
+
+# -- names of TFDS ---------------------------------------------------------------------------------
+
+
+def test_out_beside_tfds_is_the_folder_of_its_version(tmp_path):
+    split = TfdsSplit("demo", "1.0.0", "test")
+    assert parse_tfds_out("data/test@16", "demo:1.0.0") == (
+        "data/demo/1.0.0/demo-test.tfrecord@16",
+        split,
+    )
+    assert parse_tfds_out("test@auto", "demo:1.0.0")[0] == "demo/1.0.0/demo-test.tfrecord@auto"
+    found, train = parse_tfds_out("data", "demo:1.0.0")
+    assert (found, train.split) == ("data/demo/1.0.0/demo-train.tfrecord", "train")
+    (tmp_path / "val").mkdir()
+    assert parse_tfds_out(str(tmp_path / "val"), "demo:1.0.0")[1].split == "train"
+
+
+@pytest.mark.parametrize(
+    ("out", "dataset"),
+    [
+        ("data/train@2", "demo"),
+        ("data/train@2", "Demo:1.0.0"),
+        ("data/train@2", "demo:1.0"),
+        ("data/train@2", "demo:01.0.0"),
+        ("data/1@2", "demo:1.0.0"),
+        ("data/a-b@2", "demo:1.0.0"),
+        ("data/all@2", "demo:1.0.0"),
+        ("data/val", "demo:1.0.0"),  # rather a split than a folder
+    ],
+)
+def test_names_that_tfds_does_not_know_are_refused(out, dataset):
+    with pytest.raises(OptionError) as caught:
+        parse_tfds_out(out, dataset)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("out", ["data/train@100000", "data/train@2.gz", "data/train@2.bin"])
+def test_shards_that_tfds_does_not_read_are_refused(out):
+    with pytest.raises(OptionError):
+        parse_output(out, tfds="demo:1.0.0")
+    assert parse_output("data/train@99999", tfds="demo:1.0.0").num_shards == 99_999
+
+
+def test_a_split_of_tfds_is_known_by_its_metadata():
+    split = TfdsSplit("demo", "1.0.0", "test")
+    assert tfds_split_of({"tfds": split.to_json()}) == split
+    assert (split.dataset, split.stem) == ("demo:1.0.0", "demo-test.tfrecord")
+    assert tfds_split_of({}) is None
+    for entry in (None, "demo", {}, {**split.to_json(), "version": 1}):
+        assert tfds_split_of({"tfds": entry}) is None
+    for name in ("name", "version", "split"):
+        assert tfds_split_of({"tfds": {**split.to_json(), name: "../x"}}) is None
+        assert tfds_split_of({"tfds": {**split.to_json(), name: None}}) is None
+
+
+def test_splits_of_one_dataset_are_beside_each_other():
+    split = TfdsSplit("demo", "1.0.0", "test")
+    assert split.is_beside(TfdsSplit("demo", "1.0.0", "train"))
+    assert not split.is_beside(split)
+    assert not split.is_beside(TfdsSplit("demo", "1.0.1", "train"))
+    assert not split.is_beside(TfdsSplit("other", "1.0.0", "train"))
+
+
+# -- names of splits -------------------------------------------------------------------------------
+
+
+def test_each_split_has_its_own_name_and_number_of_shards():
+    found = split_outputs("d/m@16.gz", {"val": 2, "test": None}, None, None, ["train", "val"])
+    assert [output.notation for output in found] == [
+        parse_output("d/m-train@16.gz").notation,
+        parse_output("d/m-val@2.gz").notation,
+    ]
+    assert {output.compression for output in found} == {"gzip"}
+    (chosen,) = split_outputs("d/m@16", {"test": None}, None, None, ["test"])
+    assert chosen.num_shards is None
+    (listed,) = split_outputs("d/m", {}, 3, "zlib", ["train"])
+    assert (listed.num_shards, listed.compression, listed.name) == (3, "zlib", "m-train")
+
+
+def test_splits_of_tfds_are_in_one_folder():
+    found = split_outputs(
+        "data", {"val": None, "test": 2}, 3, None, ["train", "val", "test"], tfds="demo:1.0.0"
+    )
+    assert [output.num_shards for output in found] == [3, None, 2]
+    assert {output.directory for output in found} == {"data/demo/1.0.0"}
+    with pytest.raises(OptionError):
+        split_outputs("data/train@2", {}, None, None, ["train"], tfds="demo:1.0.0")
+
+
+# -- paths that a file names -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a/b.png", "a/b.png"), ("./a//b/../c", "a/c"), ("..a/b", "..a/b")]
+)
+def test_a_path_below_the_folder_is_normalized(name, expected):
+    assert path_below(name) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["../a", "a/../../b", "..", ".", "", "/a", "gs://b/a", "a\0b", "\ud800"]
+)
+def test_a_path_that_leads_elsewhere_is_refused(name):
+    with pytest.raises(ValueError, match=r"folder|text|NUL"):
+        path_below(name)
+
+
+def test_urls_have_a_scheme():
+    assert is_url("gs://bucket/x")
+    assert is_url("file:///x")
+    assert not is_url("folder/gs://x")
+    assert not is_url("C:\\x")
+    assert not is_url("/x")
+
+
+def test_output_is_a_url_only_where_that_is_possible():
+    with pytest.raises(OptionError):
+        parse_output("gs://bucket/t@2")
+    assert parse_output("gs://bucket/t@2", urls=True).directory == "gs://bucket"
+
+
+def test_names_are_short_enough_for_their_longest_file():
+    longest = 255 - len("-00000-of-00002.idx") - len(".tfrecord")
+    assert parse_output("a" * longest + "@2").name == "a" * longest
+    with pytest.raises(OptionError):
+        parse_output("a" * (longest + 1) + "@2")
+    with pytest.raises(OptionError):
+        parse_output("a" * longest)  # it may get more shards, and longer numbers
+
+
+def test_control_characters_are_refused_in_new_names_alone(tmp_path):
+    (tmp_path / "a\nb").mkdir()
+    assert parse_output(tmp_path / "a\nb" / "t@2").name == "t"
+    for out in ("c\nd/t@2", "t\x7f@2", "t\u2028@2"):
+        with pytest.raises(OptionError):
+            parse_output(tmp_path / out)

@@ -14,6 +14,8 @@ from shardwriter.dataset.permutation import Permutation
 from shardwriter.dataset.rank_partition import (
     RankPartition,
     Token,
+    auto_num_shards,
+    good_num_shards,
     partition_for_rank,
     worker_batches,
 )
@@ -328,3 +330,125 @@ def test_what_is_no_token_is_refused(change):
         Token.from_json({**data, **change})
     with pytest.raises(OptionError, match="reader state is invalid"):
         Token.from_json({name: data[name] for name in data if name not in change})
+
+
+# -- ends of the ranges ----------------------------------------------------------------------------
+
+
+def test_the_smallest_and_largest_numbers_are_accepted():
+    assert RankPartition(0).num_samples == 0
+    assert RankPartition(5, 5, 4, "error", 5).num_samples == 0
+    assert RankPartition(4, 4, 0, "drop").num_samples == 1
+    assert RankPartition(5).num_batches(1) == 5
+    with pytest.raises(OptionError):
+        RankPartition(5, consumed=-1)
+    for method in (RankPartition(5).num_batches, lambda size: RankPartition(5).batch(0, size)):
+        with pytest.raises(OptionError):
+            method(-1)
+    with pytest.raises(OptionError):
+        RankPartition(5).consumed_after(1, 0)
+    with pytest.raises(OptionError):
+        worker_batches(-1, 2, 10)
+
+
+def test_samples_in_front_of_the_first_and_behind_the_last_are_left_out():
+    share = RankPartition(10, 2, 1, "error", 2)
+    assert share.draws().tolist() == [3, 5, 7, 9]
+    assert share.draws(-3, 2).tolist() == [3, 5]
+    assert share.draws(2, 99).tolist() == [7, 9]
+    assert share.draws(3, 1).tolist() == []
+    assert share.draws().dtype == np.int64
+    assert share.batch(1, 3) == range(3, 4)
+    assert len(share.batch(2, 3)) == 0
+
+
+def test_only_padding_is_marked():
+    for uneven, marked in (("pad", [False, True]), ("wrap", [False, False])):
+        share = RankPartition(3, 2, 1, uneven)
+        assert share.draws().tolist() == [1, 3]
+        assert share.is_pad(share.draws()).tolist() == marked
+        assert share.records(share.draws(), None).tolist() == [1, 0]
+
+
+def test_the_next_better_number_of_ranks_is_named():
+    def ranks(num_records, world):
+        with pytest.raises(UnequalSteps) as caught:
+            partition_for_rank(num_records, 0, world)
+        return caught.value.hint.partition(" records, or ")[2].partition(" ranks")[0]
+
+    assert ranks(12, 5) == "4 or 6"
+    assert ranks(97, 2) == "1"  # 97 is a prime
+    assert ranks(15, 4) == "3 or 5"
+    assert ranks(3, 4) == "3"
+    assert ranks(14, 4) == "2 or 7"
+    assert ranks(5, 3) == "1 or 5"
+
+
+# -- numbers of shards -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_records", "total_bytes", "num_readers", "expected"),
+    [
+        (0, 0, 1, 1),
+        (0, 0, 4, 1),
+        (1000, 200_000_000, 1, 1),
+        (1000, 200_000_001, 1, 2),
+        (1000, 400_000_000.9, 1, 2),
+        (1000, 1, 8, 8),
+        (1000, 9 * 200_000_000, 8, 16),
+        (5, 1, 8, 5),
+        (8, 9 * 200_000_000, 8, 8),
+    ],
+)
+def test_auto_gives_shards_of_at_most_200_mb_for_each_reader_the_same_number(
+    num_records, total_bytes, num_readers, expected
+):
+    assert auto_num_shards(num_records, total_bytes, num_readers) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_records", "num_shards", "num_readers", "expected"),
+    [
+        (100, 8, 4, [8, 4, 12, 16, 20, 24]),
+        (1000, 30, 4, [28, 32, 24, 36, 20, 40]),
+        (1000, 400, 4, [400, 396, 404, 392, 408, 388]),
+        (20, 100, 4, [20, 16, 12, 8, 4]),
+        (1000, 1, 4, [4, 8, 12, 16, 20, 24]),
+        (4, 1, 4, [4]),
+        (3, 1, 4, []),
+    ],
+)
+def test_good_numbers_of_shards_are_multiples_of_the_readers_the_nearest_first(
+    num_records, num_shards, num_readers, expected
+):
+    assert good_num_shards(num_records, num_shards, num_readers) == expected
+
+
+# -- tokens at the ends of their ranges ------------------------------------------------------------
+
+
+def test_a_token_of_a_whole_epoch_and_of_none_is_read():
+    for token in (Token(0, 0, 10, 10, ""), Token(None, 0, 0, 0, "a")):
+        assert Token.from_json(token.to_json()) == token
+        token.check(token.num_records, token.job)
+
+
+@pytest.mark.parametrize("data", [None, [], "token", 7, {}])
+def test_other_values_are_no_token(data):
+    with pytest.raises(OptionError):
+        Token.from_json(data)
+
+
+@pytest.mark.parametrize("name", ["seed", "epoch", "consumed", "num_records"])
+def test_numbers_of_a_token_are_not_negative(name):
+    with pytest.raises(OptionError):
+        Token.from_json({**Token(1, 1, 1, 1, "a").to_json(), name: -1})
+
+
+def test_both_that_differ_are_named():
+    with pytest.raises(RunChanged) as caught:
+        Token(1, 0, 5, 10, "a" * 20).check(11, "b" * 21)
+    assert "a" * 20 in caught.value.message
+    assert f"{'b' * 16}..." in caught.value.message
+    assert "11" in caught.value.message
