@@ -82,7 +82,7 @@ from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
     COMMIT,
     begin_run,
-    claimed,
+    claim_output,
     finish_committed,
     finished_manifest,
     publish_result,
@@ -622,7 +622,7 @@ def append_dataset(
     replacing = replace(run_options, overwrite=True, resume=False, retry_errors=False)
     with (
         ExitStack() as held,
-        claimed(output, replacing) as run,
+        claim_output(output, replacing) as run,
         open_engine(run_options, output.num_shards) as engine,
     ):
         if not (run_options.resume or run_options.overwrite) and run.is_resumable:

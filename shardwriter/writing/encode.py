@@ -70,7 +70,7 @@ from shardwriter.writing.images import image_editor
 from shardwriter.writing.options import SKIP, DatasetOptions
 from shardwriter.writing.resume_state import CountedItems
 from shardwriter.writing.selection import Load, read_ahead
-from shardwriter.writing.stages import Stopwatch
+from shardwriter.writing.stages import StageTimer
 from shardwriter.writing.worker import CURRENT, Worker
 
 # The warning that a number is stored as another one, as a float type does not hold it.
@@ -531,7 +531,7 @@ class ItemEncoder:
         options: DatasetOptions,
         num_shards: int,
         worker: Worker | None = None,
-        watch: Stopwatch | None = None,
+        watch: StageTimer | None = None,
         *,
         skip_errors: bool = False,
         strict: bool = False,
@@ -543,7 +543,7 @@ class ItemEncoder:
         self._edit = image_editor(source, options)
         self._names = options.names
         self.worker = worker or Worker(0, 1, num_shards, range(num_shards))
-        self._watch = watch or Stopwatch()
+        self._watch = watch or StageTimer()
         # What a map returns is not what the source planned. A source that takes fixed types has
         # them in its plan already, but for what only a record's values are held to.
         plan = {} if options.map else source.plan
@@ -606,7 +606,7 @@ class ItemEncoder:
         item_index: int,
         item: Item,
         load: Load | None = None,
-        watch: Stopwatch | None = None,
+        watch: StageTimer | None = None,
     ) -> bytes | None:
         """Return the record of one item, or None where the map skipped it."""
         self.worker.slot[0] = item_index

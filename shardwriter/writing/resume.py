@@ -186,15 +186,15 @@ def _read(
     sealed: dict[int, SealedShard] = {}
     counted_to = dict(base.counted_to)
     uncounted = set(base.uncounted)
-    learnt = RecordStats.of(label, num_shards)
+    stats = RecordStats.of(label, num_shards)
     if base.stats is not None:
-        learnt.merge(RecordStats.from_state(base.stats, num_shards))
+        stats.merge(RecordStats.from_state(base.stats, num_shards))
     num_items = base.num_items
     told: dict[int, list[_Told]] = {}  # by shard, the newest first
     for worker in run.workers(base.attempt):
         facts = read_facts(run.read(f"journal-{base.attempt}-{worker}"), max_items)
         for fact in facts.facts:
-            _take_fact(fact, gaps, errors, learnt)
+            _take_fact(fact, gaps, errors, stats)
         found = [
             snapshot
             for snapshot in run.read_snapshots(base.attempt, worker)
@@ -204,7 +204,7 @@ def _read(
         if not found:
             continue
         newest = found[0]
-        learnt.merge(RecordStats.from_state(newest.stats, num_shards))
+        stats.merge(RecordStats.from_state(newest.stats, num_shards))
         num_items = newest.num_items if num_items is None else num_items
         for shard in newest.open_shards:
             counted_to[shard] = max(counted_to.get(shard, 0), newest.counted_to)
@@ -242,7 +242,7 @@ def _read(
         frozenset(uncounted),
         to_runs(sorted(gaps)),
         errors,
-        learnt.to_state(),
+        stats.to_state(),
         num_items,
     )
 
@@ -251,7 +251,7 @@ def _take_fact(
     fact: Mapping[str, Any],
     gaps: set[int],
     errors: dict[int, Mapping[str, Any]],
-    learnt: RecordStats,
+    stats: RecordStats,
 ) -> None:
     if "skip" in fact:
         gaps.add(fact["skip"])
@@ -259,7 +259,7 @@ def _take_fact(
             errors[fact["skip"]] = fact["error"]
     elif "types" in fact:
         features = {name: FeatureSummary.from_json(e) for name, e in fact["types"].items()}
-        learnt.merge_types(features)
+        stats.merge_types(features)
 
 
 def _was_counted(item_index: int, snapshot: Snapshot, num_shards: int) -> bool:
@@ -617,12 +617,12 @@ def resume_finished(
         f"{len(errors):,} items are tried again; {len(shards):,} of {job.num_shards:,} shards are "
         "written again"
     )
-    kept = replace(
+    resume_state = replace(
         _try_again(job, run, manifest, errors),
         finished_records=standing,
         retries=retries,
     )
-    return kept if job.selection.random_access else replace(kept, checks=checks)
+    return resume_state if job.selection.random_access else replace(resume_state, checks=checks)
 
 
 def find_job_change(job: Job, manifest: Manifest) -> str | None:
@@ -841,7 +841,7 @@ def go_on(
     check_same(before, facts)
     label = job.record_encoder().labels.feature
     try:
-        kept = recover(
+        resume_state = recover(
             run,
             job.pattern,
             job.packing.compression,
@@ -854,19 +854,23 @@ def go_on(
         # A map that is mended does not mend the records that stand in the shards.
         error.hint = f"what the run has written so far has both: {_OVERWRITE}"
         raise
-    kept = replace(kept, finished_records=_standing(run, before), retries=before.get("retries", []))
+    resume_state = replace(
+        resume_state, finished_records=_standing(run, before), retries=before.get("retries", [])
+    )
     checks = {}
-    if not kept.retries:  # else records stand that other code has made
-        num_records = {shard: sealed.num_records for shard, sealed in kept.sealed.items()}
-        num_records |= {shard: written.num_records for shard, written in kept.open_shards.items()}
-        checks = some_records(job, run, num_records, kept.gaps)
+    if not resume_state.retries:  # else records stand that other code has made
+        num_records = {shard: sealed.num_records for shard, sealed in resume_state.sealed.items()}
+        num_records |= {
+            shard: written.num_records for shard, written in resume_state.open_shards.items()
+        }
+        checks = some_records(job, run, num_records, resume_state.gaps)
     if job.selection.random_access:
         check_records(job, checks)
     else:
-        kept = replace(kept, checks=checks)
-    for note in _told(job, kept):
+        resume_state = replace(resume_state, checks=checks)
+    for note in _told(job, resume_state):
         notify(note)
-    return kept
+    return resume_state
 
 
 def _standing(run: RunDirectory, facts: RunFacts) -> FinishedRecords | None:
@@ -956,14 +960,14 @@ def _phrase(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _told(job: Job, kept: ResumeState) -> list[str]:
+def _told(job: Job, resume_state: ResumeState) -> list[str]:
     share = "" if not job.num_items else f" of {job.num_items:,}"
-    whole = len(kept.sealed)
+    whole = len(resume_state.sealed)
     lines = [
-        f"kept {kept.num_records:,} records ({kept.payload_bytes:,} bytes): {kept.num_done:,}"
+        f"kept {resume_state.num_records:,} records ({resume_state.payload_bytes:,} bytes): {resume_state.num_done:,}"
         f"{share} items need not be done again, {whole:,} of {job.num_shards:,} shards are whole"
     ]
-    if not job.selection.random_access and kept.num_done and not kept.is_complete:
+    if not job.selection.random_access and resume_state.num_done and not resume_state.is_complete:
         lines.append(
             "the source gives its items one after the other: those that are done are read again "
             "and dropped"

@@ -63,11 +63,11 @@ from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
     begin_run,
     check_names,
-    claimed,
+    claim_output,
     commit,
     complete,
-    ledger_of,
-    prepared,
+    error_log_lines,
+    prepare_manifest,
 )
 from shardwriter.writing.resume import find_resume_state, run_facts
 from shardwriter.writing.resume_state import ResumeState
@@ -242,7 +242,9 @@ def write_all(
     for note in compatibility_notes(outputs[0].compression):
         notices.note(note)
     with ExitStack() as held, ExitStack() as started:
-        runs = [held.enter_context(claimed(output, run_options, storage)) for output in outputs]
+        runs = [
+            held.enter_context(claim_output(output, run_options, storage)) for output in outputs
+        ]
         # A pool gets ready while the source is opened.
         engine = started.enter_context(
             open_engine(_of_target(targets[0], run_options), outputs[0].num_shards)
@@ -333,7 +335,7 @@ def _make(
     else:
         told = _of_split(target, progress)
         outcome = engine(job, run, kept, told, partial(notices.info, split=target.split))
-    manifest = prepared(
+    manifest = prepare_manifest(
         run,
         outcome,
         target.output,
@@ -356,7 +358,7 @@ def _publish(made: Sequence[_Made]) -> None:
     for run, manifest, outcome in new:
         if outcome is not None:
             beside = [other for _, other, _ in new if other is not manifest]
-            commit(run, manifest, ledger_of(outcome), beside=beside)
+            commit(run, manifest, error_log_lines(outcome), beside=beside)
     for run, _, outcome in new:
         if outcome is not None:
             complete(run)

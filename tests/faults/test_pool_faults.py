@@ -152,7 +152,7 @@ def test_a_map_that_closes_all_files(out, way):
 def test_the_template_is_killed(out, way):
     with pytest.raises(WorkerDied, match="SIGKILL") as info:
         write(out, "map", way, faulty.kill_template, 3)
-    assert "looks after the workers" in str(info.value)
+    assert "the template process of the workers has ended" in str(info.value)
     assert info.value.index is None  # no item is to blame
 
 

@@ -361,7 +361,7 @@ def test_jobs_on_a_bucket(
     assert json.loads(written[1])["manifest"] == f"{bucket}/out/t.manifest.json"
     assert found == files(tmp_path / "out")
     assert there[0] == 2
-    assert "is there already" in there[2]
+    assert "exists already" in there[2]
     assert stats[0] == 0, stats
     assert stats[1] == (kept or b"").decode()
     assert json.loads(stats[1])["num_records"] == 100

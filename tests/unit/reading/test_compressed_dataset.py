@@ -295,7 +295,7 @@ def test_a_compressed_dataset_is_copied_in_reading_order(tmp_path: Path, kind: C
 def test_other_compressions_of_a_name_replace_each_other(tmp_path: Path) -> None:
     sw.write(features(9), tmp_path / "t@2", run=sw.RunOptions(dali_index=True))
     for compression in ("gzip", "zlib", "none"):
-        with pytest.raises(sw.UsageError, match="is there already"):
+        with pytest.raises(sw.UsageError, match="exists already"):
             sw.write(features(9), tmp_path / "t@2", compression=compression)
         run = sw.RunOptions(overwrite=True)
         manifest = sw.write(features(9), tmp_path / "t@2", compression=compression, run=run)

@@ -295,9 +295,9 @@ def test_loose_files_are_no_set(tmp_path):
 def test_gzip_members_that_cut_records_are_refused(tmp_path):
     data = b"".join(frame(bytes([i]) * 100) for i in range(10))
     (tmp_path / "x.tfrecord.gz").write_bytes(gzip.compress(data[:150]) + gzip.compress(data[150:]))
-    with pytest.raises(ManifestError, match="go over the ends of gzip members") as caught:
+    with pytest.raises(ManifestError, match="cross the ends of gzip members") as caught:
         sw.open(tmp_path / "x.tfrecord.gz")
-    assert "write the records again" in caught.value.hint
+    assert "write the dataset again" in caught.value.hint
 
 
 def test_a_zlib_stream_of_others_is_refused(tmp_path):

@@ -26,13 +26,13 @@ from shardwriter.writing.messages import (
     RemoteTraceback,
     avoid_standard_streams,
     describe_exit,
-    died,
     pack,
     pack_failure,
     unpack,
     unpack_failure,
+    worker_died,
 )
-from shardwriter.writing.stages import Stopwatch
+from shardwriter.writing.stages import StageTimer
 from shardwriter.writing.worker import Worker
 
 MESSAGES = [(1, b""), (255, b"x"), (2, bytes(range(256))), (3, b""), (4, b"end")]
@@ -378,13 +378,15 @@ def test_an_error_that_is_no_exception():
 )
 def test_how_a_worker_died(status, words, advice):
     assert words in describe_exit(status)[0]
-    error = died("worker 3 (process 7)", status, 5, "shards 0, 4")
+    error = worker_died("worker 3 (process 7)", status, 5, "shards 0, 4")
     assert isinstance(error, WorkerDied)
     assert words in str(error)
     assert error.summary.endswith("at this item")
     assert error.summary.startswith("item 5, worker 3")
     assert advice in error.hint
-    assert died("w", status, None, "shards 0, 4").summary.endswith("while it wrote shards 0, 4")
+    assert worker_died("w", status, None, "shards 0, 4").summary.endswith(
+        "while it wrote shards 0, 4"
+    )
 
 
 # -- clocks and seeds ------------------------------------------------------------------------------
@@ -401,7 +403,7 @@ class Clock:
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-6])  # all items are timed, or a few of them
 def test_the_shares_of_the_stages(monkeypatch, scale):
     clock = Clock(monkeypatch)
-    watch = Stopwatch()
+    watch = StageTimer()
     for _ in range(1000):
         clock.now += 4 * scale  # the source
         timed = watch.start()
@@ -419,7 +421,7 @@ def test_the_shares_of_the_stages(monkeypatch, scale):
 
 def test_what_lies_aside_is_counted_once(monkeypatch):
     clock = Clock(monkeypatch)
-    watch = Stopwatch("wait")
+    watch = StageTimer("wait")
     watch.start()
     clock.now += 1
     with watch.aside("sync"):
@@ -430,7 +432,7 @@ def test_what_lies_aside_is_counted_once(monkeypatch):
     clock.now += 3
     watch.start()
     assert watch.seconds == dict.fromkeys(stages.STAGES, 0.0) | {"sync": 5, "write": 2, "wait": 3}
-    other = Stopwatch()
+    other = StageTimer()
     other.add(watch.seconds)
     other.add({"map": 4})
     assert other.seconds == watch.seconds | {"map": 4}
@@ -438,7 +440,7 @@ def test_what_lies_aside_is_counted_once(monkeypatch):
 
 def test_a_block_is_always_timed(monkeypatch):
     clock = Clock(monkeypatch)
-    watch = Stopwatch()
+    watch = StageTimer()
     for _ in range(10):
         watch.start_block()
         clock.now += 1e-6

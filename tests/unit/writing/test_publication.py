@@ -280,7 +280,7 @@ def test_a_list_of_files_that_can_not_be_understood_is_refused(tmp_path, text):
     run = RunDirectory.unlocked(str(tmp_path), "train", LocalStorage())
     run.begin({})
     run.write_synced("files.json", text)
-    with pytest.raises(StorageError, match="does not say where shards are") as caught:
+    with pytest.raises(StorageError, match="not a valid list of shard files") as caught:
         RunDirectory.unlocked(str(tmp_path), "train", LocalStorage()).shard_path(0)
     assert caught.value.path == run.file("files.json")
 

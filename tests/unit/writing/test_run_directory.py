@@ -700,7 +700,7 @@ def test_an_old_shard_never_stands_in_for_one_that_is_gone(tmp_path, monkeypatch
     (tmp_path / ".train.partial" / "shard-00000").unlink()
     with pytest.raises(StorageError, match="gone") as caught:
         write_dataset(tmp_path, "train@2", b"x")
-    assert "--overwrite starts again" in caught.value.hint
+    assert "--overwrite to start over" in caught.value.hint
     assert sw.stats(str(tmp_path / "train")).num_defects == 0  # the old one is whole
     (tmp_path / "train.manifest.json").unlink()  # as a publication that has begun does
     with pytest.raises(StorageError, match="gone") as caught:
