@@ -10,8 +10,8 @@ from pathlib import Path
 import shardwriter as sw
 from shardwriter.dataset.naming import parse_output
 from shardwriter.sources.python import PythonSource
+from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import storage_errors
-from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.write import write_dataset
 

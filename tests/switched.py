@@ -19,7 +19,7 @@ import numpy as np
 
 import shardwriter as sw
 from shardwriter.errors import SchemaConflict, SourceChanged, StorageError
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 
 SWITCH = "SHARDWRITER_TEST_FAULTS"  # JSON: place -> fault, and where in that place
 LOADS = "SHARDWRITER_TEST_LOADS"  # a file: a line for every item that is loaded

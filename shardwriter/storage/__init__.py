@@ -1,4 +1,9 @@
-"""Where bytes are: local disk and object stores, range reads, atomic publishing."""
+"""Files on local disks and in object stores.
+
+Outputs: ``Storage`` and ``storage_for`` (create, sync, publish), ``take_lock`` for run directories.
+Inputs: ``Inputs`` and ``inputs_for`` (list, stat, read by position), ``FilePool`` for many files.
+Paths are local paths or URLs; URLs need Apache Beam.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from .inputs import printable as printable
 from .inputs import real as real
 from .inputs import relative as relative
 from .inputs import split as split
+from .local import LocalStorage as LocalStorage
 from .local import open_plain as open_plain
 from .local import storage_errors as storage_errors
 from .lock import RUN as RUN
@@ -28,7 +29,6 @@ from .open_files import Scratch as Scratch
 from .open_files import max_open_files as max_open_files
 from .open_files import max_source_files as max_source_files
 from .protocol import ComposingStorage as ComposingStorage
-from .protocol import LocalStorage as LocalStorage
 from .protocol import OutputFile as OutputFile
 from .protocol import Storage as Storage
 from .protocol import each as each

@@ -1,8 +1,8 @@
-"""Google Cloud Storage, by the client that Beam makes: its credentials and its options.
+"""Google Cloud Storage as an output, through the client, credentials and options of Beam.
 
-An object appears when its upload ends, whole. So files are written under their final names, and
-what keeps two attempts apart is a precondition: of several that upload a new object one wins, and
-the others find that it holds what they have written. It needs the ``gcp`` extra.
+An object becomes visible when its upload ends. So files are written under their final names, and
+preconditions separate two attempts: of several uploads of a new object one succeeds, and the others
+compare the object with what they have written. Needs the ``gcp`` extra.
 """
 
 from __future__ import annotations
@@ -14,25 +14,32 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final, cast
 
-from google.api_core.exceptions import NotFound, PreconditionFailed
-from google.auth.exceptions import GoogleAuthError
-from google.cloud.storage.fileio import BlobWriter
-from google.cloud.storage.retry import DEFAULT_RETRY
-from google.resumable_media import InvalidResponse
-from requests.exceptions import RequestException
-
 from shardwriter.errors import MissingExtra, StorageError
 from shardwriter.formats import extend_crc32c
-from shardwriter.storage.beam import FileSystemStorage, Growing, storage_errors
+from shardwriter.storage.beam import BeamFile, BeamStorage, storage_errors
 
-# Uploads to Google Cloud Storage that end when they are told to, and only then.
+try:
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.io.gcp.gcsio import parse_gcs_path
+    from google.api_core.exceptions import NotFound, PreconditionFailed
+    from google.auth.exceptions import GoogleAuthError
+    from google.cloud.storage.fileio import BlobReader, BlobWriter
+    from google.cloud.storage.retry import DEFAULT_RETRY
+    from google.resumable_media import InvalidResponse
+    from requests.exceptions import RequestException
+except ImportError as error:
+    raise MissingExtra(
+        f"gs:// needs Google's client: {error}", hint='pip install "shardwriter[gcp]"'
+    ) from error
 
-CHUNK_BYTES: Final = 16 << 20  # of an upload: so much of a growing file is in memory
+
+CHUNK_BYTES: Final = 16 << 20  # of an upload: this much of each open file is in memory
 MIME_TYPE: Final = "application/octet-stream"
+_MAX_SOURCES: Final = 32  # that one request composes
 
 
 def upload(blob: Any, data: bytes, *, new: bool) -> None:
-    """Upload a small object; the server holds it against its checksum."""
+    """Upload a small object; the server checks its checksum."""
     blob.upload_from_string(
         data,
         content_type=MIME_TYPE,
@@ -42,68 +49,68 @@ def upload(blob: Any, data: bytes, *, new: bool) -> None:
     )
 
 
-def found(blob: Any) -> Any:
-    """Return an object with its properties as they are now; None where it is not there."""
+def find_object(blob: Any) -> Any:
+    """Return an object with its current properties; None if it does not exist."""
     return blob.bucket.get_blob(blob.name, retry=DEFAULT_RETRY)
 
 
 def crc32c_of(blob: Any) -> int:
-    """Return the CRC-32C that the server keeps of an object."""
+    """Return the CRC-32C that the server has for an object."""
     return int.from_bytes(base64.b64decode(blob.crc32c), "big")
 
 
-def _is(blob: Any, num_bytes: int, crc: int) -> bool:
+def _matches(blob: Any, num_bytes: int, crc: int) -> bool:
     return blob is not None and int(blob.size) == num_bytes and crc32c_of(blob) == crc
 
 
-def compare(there: Any, path: str, num_bytes: int, crc: int, refusal: Exception) -> None:
-    """Take an object that is there for the work of another attempt, if it has the same bytes."""
-    if there is None:
+def check_existing(found: Any, path: str, num_bytes: int, crc: int, refusal: Exception) -> None:
+    """Raise unless an existing object has the expected bytes, as the work of another attempt."""
+    if found is None:
         raise refusal
-    if not _is(there, num_bytes, crc):
+    if not _matches(found, num_bytes, crc):
         raise StorageError(
-            "it was there already, and has other bytes",
+            "the object exists already, with other bytes",
             path=path,
-            hint="another job writes under this name: wait for it to end, or choose another",
+            hint="another job writes under this name: wait for it to end, or choose another name",
         ) from refusal
 
 
-def prove(made: Any, path: str, num_bytes: int, crc: int, *, is_ours: bool = True) -> None:
-    """Refuse an object that is not what it should be, and delete it if nobody else made it."""
-    if not _is(made, num_bytes, crc):
-        if made is not None and is_ours:
+def check_upload(made: Any, path: str, num_bytes: int, crc: int, *, delete: bool = True) -> None:
+    """Raise if an uploaded object has not the expected bytes; delete it if this upload made it."""
+    if not _matches(made, num_bytes, crc):
+        if made is not None and delete:
             with suppress(NotFound, PreconditionFailed):
                 made.delete(if_generation_match=made.generation, retry=DEFAULT_RETRY)
         raise StorageError(
-            f"what has arrived is not {num_bytes:,} bytes of the right checksum", path=path
+            f"the uploaded object has not {num_bytes:,} bytes of the expected checksum", path=path
         )
 
 
 class _Upload(BlobWriter):  # type: ignore[misc]
-    """An upload that ends when it is told to.
+    """An upload that makes an object only when it is finished.
 
-    Google's own would end with what it has when it is closed, and that is also what Python does
-    with one that nobody has any more.
+    A plain ``BlobWriter`` that is closed, or garbage-collected, makes an object of the bytes so
+    far.
     """
 
     def finish(self) -> None:
-        """End the upload: the object appears."""
+        """End the upload: the object becomes visible."""
         super().close()
 
     def close(self) -> None:
-        """Give the upload up, unless it has ended."""
+        """Abort the upload, unless it has ended."""
         if not self.closed:
-            # One that can not be told so ends by itself, in a week.
+            # The server drops an upload that cannot be aborted after a week.
             with suppress(RequestException, GoogleAuthError, OSError):
                 self.terminate()
             self._buffer.close()
 
 
 class UploadFile:
-    """An object that is being written.
+    """An object that is open for appending.
 
-    A small one goes up in one request when it is complete. Where a new one is refused, as it is
-    there already, what would have been in it is counted on, and compared at the end.
+    A small object is uploaded in one request when it is complete. When the server refuses a new
+    object because one exists, the bytes are only checksummed, and compared at the end.
     """
 
     def __init__(self, blob: Any, path: str, *, new: bool) -> None:
@@ -133,44 +140,44 @@ class UploadFile:
                 chunk_size=CHUNK_BYTES,
                 retry=DEFAULT_RETRY,
                 content_type=MIME_TYPE,
-                checksum=None,  # it is compared below
+                checksum=None,  # finish() compares it
                 if_generation_match=0 if self._new else None,
             )
             data = b"".join(self._head)
             self._head.clear()
-        with self._refused():
+        with self._note_refusal():
             self._upload.write(data)
 
     def finish(self) -> None:
-        """Complete the object, and hold it against what was written."""
+        """Complete the object, and compare its checksum with the bytes written."""
         if not self._is_open:
             return
         if self._refusal is None:
-            with self._refused():
+            with self._note_refusal():
                 if self._upload is None:
                     upload(self._blob, b"".join(self._head), new=self._new)
                 else:
                     self._upload.finish()
         if self._refusal is not None:
-            there = found(self._blob)
-            compare(there, self._path, self._num_bytes, self._crc, self._refusal)
+            existing = find_object(self._blob)
+            check_existing(existing, self._path, self._num_bytes, self._crc, self._refusal)
         else:
-            made = self._blob if self._upload is None else found(self._blob)
-            is_ours = self._new or self._upload is None
-            prove(made, self._path, self._num_bytes, self._crc, is_ours=is_ours)
+            made = self._blob if self._upload is None else find_object(self._blob)
+            is_own = self._new or self._upload is None
+            check_upload(made, self._path, self._num_bytes, self._crc, delete=is_own)
         self._is_open = False
         self._head.clear()
 
     def close(self) -> None:
-        """Give the upload up, unless the object is complete."""
+        """Abort the upload, unless the object is complete."""
         self._is_open = False
         self._head.clear()
         if self._upload is not None:
             self._upload.close()
 
     @contextmanager
-    def _refused(self) -> Iterator[None]:
-        """Note that the object is there already."""
+    def _note_refusal(self) -> Iterator[None]:
+        """Remember that the server refused a new object because one exists."""
         try:
             yield
         except (PreconditionFailed, InvalidResponse) as error:
@@ -183,23 +190,8 @@ class UploadFile:
                 self._upload.close()
 
 
-try:
-    from apache_beam.io.filesystems import FileSystems
-    from apache_beam.io.gcp.gcsio import parse_gcs_path
-    from google.api_core.exceptions import NotFound, PreconditionFailed
-    from google.cloud.storage.fileio import BlobReader
-    from google.cloud.storage.retry import DEFAULT_RETRY
-
-except ImportError as error:
-    raise MissingExtra(
-        f"gs:// needs Google's client: {error}", hint='pip install "shardwriter[gcp]"'
-    ) from error
-
-_MOST_SOURCES: Final = 32  # that one request joins
-
-
-class GcsStorage(FileSystemStorage):
-    """Objects of Google Cloud Storage; a folder is what their names have in common.
+class GcsStorage(BeamStorage):
+    """Objects of Google Cloud Storage; folders exist only as prefixes of their names.
 
     Attributes:
         appears_whole: True.
@@ -207,89 +199,89 @@ class GcsStorage(FileSystemStorage):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: Any = None
+        self._cached_client: Any = None
 
     @property
     def appears_whole(self) -> bool:
-        """Whether a file is seen only once it is complete."""
+        """Whether a file is visible only once it is complete."""
         return True
 
     def _client(self) -> Any:
-        if self._made is None:
-            self._made = FileSystems.get_filesystem("gs://")._gcsIO().client
-        return self._made
+        if self._cached_client is None:
+            self._cached_client = FileSystems.get_filesystem("gs://")._gcsIO().client
+        return self._cached_client
 
     def _blob(self, path: str) -> Any:
-        """Return a handle of an object, which need not be there."""
+        """Return a handle of an object, which need not exist."""
         bucket, name = parse_gcs_path(path)
         return self._client().bucket(bucket).blob(name)
 
     def _find(self, path: str) -> Any:
-        """Return an object with its properties; None where there is none."""
-        return found(self._blob(path))
+        """Return an object with its properties; None if it does not exist."""
+        return find_object(self._blob(path))
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def _open_new(self, path: str, *, new: bool) -> Growing:
+    def _open_new(self, path: str, *, new: bool) -> BeamFile:
         return UploadFile(self._blob(path), path, new=new)
 
     def publish(self, source: str, target: str) -> None:
-        """Copy an object on the server, and delete the old one."""
+        """Copy an object on the server, then delete the source."""
         if source == target:
             return
         with storage_errors(target):
-            old, there = self._find(source), self._find(target)
+            old, existing = self._find(source), self._find(target)
             if old is None:
-                if there is None:
+                if existing is None:
                     raise StorageError("no such file", path=source)
                 return
             try:
-                _rewrite(old, self._blob(target), 0 if there is None else there.generation)
+                _rewrite(old, self._blob(target), 0 if existing is None else existing.generation)
             except (NotFound, PreconditionFailed) as error:  # another process does the same
-                compare(self._find(target), target, old.size, crc32c_of(old), error)
+                check_existing(self._find(target), target, old.size, crc32c_of(old), error)
             with suppress(NotFound, PreconditionFailed):
                 old.delete(if_generation_match=old.generation, retry=DEFAULT_RETRY)
 
     def delete(self, path: str) -> None:
-        """Delete an object; one that is not there is no error."""
+        """Delete an object; a missing object is no error."""
         with storage_errors(path), suppress(NotFound):
             self._blob(path).delete(retry=DEFAULT_RETRY)
 
     def compose(
         self, sources: Sequence[str], target: str, *, num_bytes: int, crc32c: int, new: bool
     ) -> None:
-        """Join objects of one bucket on the server; see ``ComposingStorage``.
+        """Concatenate objects of one bucket on the server; see ``ComposingStorage``.
 
-        Many are joined by way of objects that lie beside the first of them meanwhile.
+        More than 32 are first composed into temporary objects beside the first source.
         """
-        blob, between = self._blob(target), list[Any]()
+        blob, temporary = self._blob(target), list[Any]()
         with storage_errors(target):
             try:
                 if sources:
-                    rest = self._join(list(map(self._blob, sources)), sources[0], between)
+                    rest = self._join(list(map(self._blob, sources)), sources[0], temporary)
                     blob.content_type = MIME_TYPE
                     blob.compose(rest, if_generation_match=0 if new else None, retry=DEFAULT_RETRY)
                 else:
                     upload(blob, b"", new=new)
             except (NotFound, PreconditionFailed) as error:  # done before, by another attempt
-                compare(found(blob), target, num_bytes, crc32c, error)
+                check_existing(find_object(blob), target, num_bytes, crc32c, error)
             else:
-                prove(blob, target, num_bytes, crc32c)
+                check_upload(blob, target, num_bytes, crc32c)
             finally:
-                for part in between:
+                for part in temporary:
                     with suppress(NotFound):
                         part.delete(retry=DEFAULT_RETRY)
 
-    def _join(self, blobs: list[Any], first: str, between: list[Any]) -> list[Any]:
-        """Join objects until they are few enough for one request."""
-        while len(blobs) > _MOST_SOURCES:
+    def _join(self, blobs: list[Any], first: str, temporary: list[Any]) -> list[Any]:
+        """Compose objects into temporary ones until one request can take them all."""
+        while len(blobs) > _MAX_SOURCES:
             joined = []
-            for begin in range(0, len(blobs), _MOST_SOURCES):
-                group = blobs[begin : begin + _MOST_SOURCES]
+            for begin in range(0, len(blobs), _MAX_SOURCES):
+                group = blobs[begin : begin + _MAX_SOURCES]
                 if len(group) > 1:
                     name = f"joined-{uuid.uuid4().hex}"
                     part = self._blob(os.path.join(os.path.dirname(first), name))
-                    between.append(part)
+                    temporary.append(part)
                     part.content_type = MIME_TYPE
                     part.compose(group, retry=DEFAULT_RETRY)
                     group = [part]
@@ -322,19 +314,19 @@ class GcsStorage(FileSystemStorage):
     # -- reading -----------------------------------------------------------------------------------
 
     def size(self, path: str) -> int | None:
-        """Return an object's size in bytes; None where there is none."""
+        """Return an object's size in bytes; None if it does not exist."""
         with storage_errors(path):
             found = self._find(path)
             return None if found is None else int(found.size)
 
     def crc32c(self, path: str) -> int | None:
-        """Return the CRC-32C that the server keeps of an object; None where there is none."""
+        """Return the CRC-32C that the server has for an object; None if it does not exist."""
         with storage_errors(path):
             found = self._find(path)
             return None if found is None else crc32c_of(found)
 
     def read(self, path: str) -> bytes | None:
-        """Return all bytes of an object; None where there is none."""
+        """Return all bytes of an object; None if it does not exist."""
         with storage_errors(path):
             try:
                 data = self._blob(path).download_as_bytes(checksum="crc32c", retry=DEFAULT_RETRY)
@@ -343,7 +335,7 @@ class GcsStorage(FileSystemStorage):
             return bytes(data)
 
     def open(self, path: str) -> BinaryIO:
-        """Open an object for reading and seeking; it is an error that it is replaced meanwhile."""
+        """Open an object for reading and seeking; reading raises once the object is replaced."""
         with storage_errors(path):
             found = self._find(path)
             if found is None:

@@ -1,13 +1,13 @@
-"""Where inputs lie: the one seam between sources and a place that files are read from.
+"""The ``Inputs`` protocol: how sources list, stat and read files, local or at URLs.
 
-A path is read by the local file system, as it always was. Anything with ``scheme://`` in front is a
-URL and is read through Beam (:mod:`shardwriter.storage.beam`). What a place says of a file
-looks alike: what ``os.stat`` calls the time of the last change is for an object whatever its store
-tells of changes, and is only ever compared.
+Local paths use the local file system. A path with ``scheme://`` is a URL and is read through Beam
+(:mod:`shardwriter.storage.beam_inputs`). Both describe a file by the attributes of ``os.stat``. The
+modification time of an object is whatever number its store changes with the object; compare it, but
+do not show it.
 
-Questions (``exists``, ``is_file``, ``is_directory``, ``glob``) are answered; where a store does not
-answer, that is a SourceError. Everything else raises OSError, with ``strerror`` set. A URL whose
-file system is not installed is a MissingExtra.
+``exists``, ``is_file``, ``is_directory`` and ``glob`` raise SourceError if the store does not
+answer. Everything else raises OSError, with ``strerror`` set. A URL whose file system is not
+installed raises MissingExtra.
 """
 
 from __future__ import annotations
@@ -29,131 +29,131 @@ class InputChanged(OSError):
 
 
 class Stat(Protocol):
-    """What is known of a file, under the names of ``os.stat_result``."""
+    """The state of a file, with the attributes of ``os.stat_result``."""
 
     @property
     def st_mode(self) -> int:
-        """Return whether it is a regular file."""
+        """The file type and permissions."""
 
     @property
     def st_size(self) -> int:
-        """Return its bytes."""
+        """The size in bytes."""
 
     @property
     def st_mtime_ns(self) -> int:
-        """Return another number once it has changed; of a local file the time."""
+        """The modification time in ns; of an object, a number that differs once it has changed."""
 
     @property
     def st_ino(self) -> int:
-        """Return which file it is; 0 for an object."""
+        """The inode number; 0 for an object."""
 
     @property
     def st_dev(self) -> int:
-        """Return where that number counts."""
+        """The device of the inode number."""
 
 
 class Entry(Protocol):
-    """A file or folder in a folder; an ``os.DirEntry`` is one."""
+    """A file or folder in a folder, as ``os.DirEntry`` is."""
 
     @property
     def name(self) -> str:
-        """Return the last name of the path."""
+        """The last component of the path."""
 
     @property
     def path(self) -> str:
-        """Return the path."""
+        """The path."""
 
     def is_dir(self) -> bool:
-        """Tell whether it is a folder."""
+        """Return whether it is a folder."""
 
     def is_file(self) -> bool:
-        """Tell whether it is a file."""
+        """Return whether it is a file."""
 
     def stat(self) -> Stat:
-        """Return what is known of the file."""
+        """Return the state of the file."""
 
 
 class Tree(Protocol):
-    """A folder with all that lies below it."""
+    """A folder with everything below it."""
 
     def scan(self, directory: str) -> Sequence[Entry]:
-        """Return what lies in the folder, or in one below it; in any order."""
+        """Return the entries of the folder, or of a folder below it, in any order."""
 
     def identity(self, directory: str) -> tuple[int, int] | None:
-        """Return what two ways to one folder have in common; None where there are no links."""
+        """Return an identity that is equal for all paths of one folder; None without links."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether no file was left out."""
+        """Whether the tree lists all files; False after it has stopped at its limit."""
 
 
 class OpenInput(io.BufferedReader):
-    """An open file: a stream that can also be read by position, and tells when it has changed."""
+    """An open file: a buffered stream that is also read by position, and reports its state."""
 
     def stat(self) -> Stat:
-        """Return what the open file is now."""
+        """Return the current state of the open file."""
         return os.fstat(self.fileno())
 
     def read_at(self, begin: int, num_bytes: int) -> bytes:
-        """Return the bytes from ``begin`` on, fewer at the end; the stream stays where it is."""
+        """Return bytes starting at ``begin``, fewer at the end; the stream position stays."""
         return os.pread(self.fileno(), num_bytes, begin)
 
 
 class RawInput(Protocol):
-    """An open file without a buffer, to be read front to back in large pieces."""
+    """An open file without a buffer, to be read from front to back in large blocks."""
 
     def read(self, size: int, /) -> bytes:
-        """Return up to ``size`` bytes, none at the end."""
+        """Return up to ``size`` bytes; none at the end."""
 
     def seek(self, offset: int, /) -> int:
-        """Go to a place."""
+        """Set the position."""
 
     def seekable(self) -> bool:
-        """Say yes."""
+        """Return True."""
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
 
 
 class Inputs(Protocol):
-    """A place that files are read from. It holds nothing open and can be pickled."""
+    """A file system or object store that files are read from. It has no state; it pickles."""
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or folder of this name."""
+        """Return whether there is a file or folder of this name."""
 
     def is_directory(self, path: str) -> bool:
-        """Tell whether it is a folder; in an object store: whether objects lie below it."""
+        """Return whether it is a folder; in an object store, whether objects are below it."""
 
     def is_file(self, path: str) -> bool:
-        """Tell whether it is a file."""
+        """Return whether it is a file."""
 
     def stat(self, path: str) -> Stat:
-        """Return what is known of a file."""
+        """Return the state of a file."""
 
     def stats(self, paths: Sequence[str]) -> list[Stat]:
-        """Return the same of many files, with as few requests as it takes."""
+        """Return the states of many files, with as few requests as possible."""
 
     def listing(self, directory: str, prefix: str = "") -> Sequence[Entry]:
-        """Return what lies in a folder, in any order.
+        """Return the entries of a folder, in any order.
 
         Args:
             directory: The folder.
-            prefix: Names that do not begin so are not wanted, and may be left out.
+            prefix: The storage may omit entries whose names do not begin with it.
         """
 
     def tree(self, root: str, limit: int | None = None) -> Tree:
-        """Return a folder with all that lies below it.
+        """Return a folder with everything below it.
 
         Args:
             root: The folder.
-            limit: Where the place lists all files at once: after how many to stop.
+            limit: Stop after this many files, in a storage that lists all files at once.
         """
 
     def glob(self, pattern: str) -> list[str]:
-        """Return the files and folders that match, sorted."""
+        """Return the matching files and folders, sorted."""
 
     def open(self, path: str) -> OpenInput:
         """Open a file."""
@@ -162,11 +162,11 @@ class Inputs(Protocol):
         """Open a file without a buffer."""
 
     def read(self, path: str) -> tuple[Stat, bytes]:
-        """Return what a file is, and all of its bytes."""
+        """Return the state of a file and all of its bytes."""
 
 
-class _LostLink:
-    """A link that leads nowhere; an ``os.DirEntry`` may raise when it is only asked what it is."""
+class _BrokenLink:
+    """A broken symbolic link, for which an ``os.DirEntry`` may raise in ``is_dir``."""
 
     def __init__(self, entry: os.DirEntry[str]) -> None:
         self.name, self.path = entry.name, entry.path
@@ -183,19 +183,19 @@ class _LostLink:
 
 def _local_entries(directory: str) -> Sequence[Entry]:
     with os.scandir(directory) as entries:
-        return [_LostLink(e) if e.is_symlink() and _is_lost(e) else e for e in entries]
+        return [_BrokenLink(e) if e.is_symlink() and _is_broken(e) else e for e in entries]
 
 
-def _is_lost(link: os.DirEntry[str]) -> bool:
+def _is_broken(link: os.DirEntry[str]) -> bool:
     try:
         link.is_dir()
-    except OSError:  # a circle of links, or one into a folder that is closed
+    except OSError:  # a cycle of links, or a target in a folder without permission
         return True
     return False
 
 
 class _LocalTree:
-    """A local folder: each folder in it is read when it is asked for."""
+    """A local folder; its folders are listed on demand."""
 
     is_whole = True
 
@@ -208,13 +208,13 @@ class _LocalTree:
 
 
 def _no_nul(path: str) -> str:
-    """Return a path that a file may have.
+    """Return the path; raise OSError, not Python's ValueError, if it has a NUL.
 
     Raises:
-        OSError: It has a NUL, of which Python itself says ValueError.
+        OSError: The path has a NUL.
     """
     if "\0" in path:
-        raise OSError(errno.EINVAL, "the name has a NUL, as no file's has", path)
+        raise OSError(errno.EINVAL, "file names cannot contain NUL", path)
     return path
 
 
@@ -222,35 +222,35 @@ class LocalInputs:
     """Files of the local file system."""
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or folder of this name."""
+        """Return whether there is a file or folder of this name."""
         return os.path.exists(path)
 
     def is_directory(self, path: str) -> bool:
-        """Tell whether it is a folder."""
+        """Return whether it is a folder."""
         return os.path.isdir(path)
 
     def is_file(self, path: str) -> bool:
-        """Tell whether it is a regular file."""
+        """Return whether it is a regular file."""
         return os.path.isfile(path)
 
     def stat(self, path: str) -> Stat:
-        """Return what is known of a file."""
+        """Return the state of a file."""
         return os.stat(_no_nul(path))
 
     def stats(self, paths: Sequence[str]) -> list[Stat]:
-        """Return the same of many files."""
+        """Return the states of many files."""
         return [self.stat(path) for path in paths]
 
     def listing(self, directory: str, prefix: str = "") -> Sequence[Entry]:
-        """Return all that lies in a folder."""
+        """Return the entries of a folder."""
         return _local_entries(_no_nul(directory))
 
     def tree(self, root: str, limit: int | None = None) -> Tree:
-        """Return a folder with all that lies below it."""
+        """Return a folder with everything below it."""
         return _LocalTree()
 
     def glob(self, pattern: str) -> list[str]:
-        """Return the files and folders that match, sorted."""
+        """Return the matching files and folders, sorted."""
         return sorted(glob.glob(pattern))
 
     def open(self, path: str) -> OpenInput:
@@ -262,7 +262,7 @@ class LocalInputs:
         return io.FileIO(_no_nul(path))
 
     def read(self, path: str) -> tuple[Stat, bytes]:
-        """Return what a file is, and all of its bytes."""
+        """Return the state of a file and all of its bytes."""
         with open(_no_nul(path), "rb", buffering=0) as file:
             return os.fstat(file.fileno()), file.readall()
 
@@ -271,36 +271,33 @@ LOCAL: Final = LocalInputs()
 
 
 def inputs_for(path: str) -> Inputs:
-    """Return the place that a path or URL lies in."""
+    """Return the inputs of a path or URL."""
     if not is_url(path):
         return LOCAL
-    from shardwriter.storage.beam import BeamInputs
+    from shardwriter.storage.beam_inputs import BeamInputs
 
     return BeamInputs()
 
 
 def open_stream(path: str) -> OpenStream:
-    """Open a file anywhere for reading its uncompressed bytes, whatever it is compressed with."""
+    """Open a local or remote file and return a stream of its decompressed bytes."""
     if is_url(path):
         return OpenStream(path, inputs_for(path).open_raw(path))
     return compression.open_stream(path)
 
 
-# -- names -----------------------------------------------------------------------------------------
-
-
 def absolute(path: str) -> str:
-    """Return an absolute path; a URL is one."""
+    """Return an absolute path; a URL is returned as it is."""
     return path if is_url(path) else os.path.abspath(path)
 
 
 def real(path: str) -> str:
-    """Return an absolute path without links; a URL without slashes at its end."""
+    """Return an absolute path with links resolved; a URL without trailing slashes."""
     return path.rstrip("/") if is_url(path) else os.path.realpath(path)
 
 
 def split(path: str) -> tuple[str, str]:
-    """Cut the last name off; what is left of a URL is never less than its bucket or host."""
+    """Return the folder and the last component of a path; a URL's folder includes its bucket."""
     found = URL.match(path)
     if found is None:
         return os.path.split(path)
@@ -311,7 +308,7 @@ def split(path: str) -> tuple[str, str]:
 
 
 def common_folder(paths: Sequence[str]) -> str:
-    """Return the deepest folder that holds all files; they are absolute, or URLs of one scheme."""
+    """Return the deepest folder that contains all files (absolute paths, or URLs of one scheme)."""
     found = URL.match(paths[0])
     if found is None:
         return os.path.commonpath([os.path.dirname(path) for path in paths])
@@ -320,12 +317,12 @@ def common_folder(paths: Sequence[str]) -> str:
 
 
 def relative(path: str, folder: str) -> str:
-    """Return how a file is called as seen from a folder above it."""
+    """Return the path of a file relative to a folder above it."""
     if is_url(path):
         return path[len(folder) :].lstrip("/")
     return os.path.relpath(path, folder)
 
 
 def printable(name: str) -> str:
-    """Return a name with bytes that are no UTF-8 written out."""
+    """Return a name with bytes that are not UTF-8 as escapes."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""The local file system."""
+"""Output files of the local file system, and local errors as StorageError."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import BinaryIO, Final
 from shardwriter.errors import OutOfMemory, StorageError
 from shardwriter.formats import MEMORY_HINT
 
-# For sources, journals, the lock, and whatever the program has open: so many, and up to as many
-# more as a source of many files may have open.
+# For sources, journals, the lock, and the program's own files: at least this many descriptors, and
+# at most this many, as a source of many files may have more of them open.
 _SPARE_DESCRIPTORS: Final = 64
 _MOST_SPARE_DESCRIPTORS: Final = 192
 
@@ -39,9 +39,10 @@ _HINTS: Final[dict[int, str]] = {
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Turn an OSError into a StorageError that says which file and what to do.
+    """Turn an OSError into a StorageError with the file and a hint, MemoryError into OutOfMemory.
 
-    So does a MemoryError become an `OutOfMemory`.
+    Args:
+        path: The file of errors that name none.
     """
     try:
         yield
@@ -61,17 +62,17 @@ def storage_errors(path: str) -> Iterator[None]:
 
 
 class LocalStorage:
-    """Files of the local file system; any number of them can grow at once.
+    """Files of the local file system; any number of them can be open for appending.
 
-    At most ``max_open`` descriptors are held. Beyond that the file that was written longest ago is
-    closed and opened again when its turn comes, so the limit of open files does not bound the
-    number of shards.
+    At most ``max_open`` descriptors are open. Beyond that, the least recently written file is
+    closed and opened again for its next write, so the limit of open files does not bound the number
+    of shards.
 
     Args:
-        max_open: Descriptors to hold; by default what the process may have, less a reserve.
+        max_open: The limit of descriptors; by default the process's limit, less a reserve.
 
     Attributes:
-        appears_whole: False: a file is seen while it grows.
+        appears_whole: False: a file is visible while it is written.
         num_at_once: 1.
     """
 
@@ -84,16 +85,16 @@ class LocalStorage:
             spare = max(_SPARE_DESCRIPTORS, min(_MOST_SPARE_DESCRIPTORS, soft // 2))
             max_open = 4096 if soft == resource.RLIM_INFINITY else soft - spare
         self._max_open = max(1, max_open)
-        self._open: OrderedDict[str, int] = OrderedDict()  # path -> descriptor, oldest first
+        self._open: OrderedDict[str, int] = OrderedDict()  # path -> descriptor, by last use
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[int]]:
-        return LocalStorage, (self._max_open,)  # another process opens its own
+        return LocalStorage, (self._max_open,)  # another process opens its own files
 
     def create(self, path: str, *, new: bool = False) -> LocalFile:
-        """Create a file, in place of one that is there, and return it for appending.
+        """Create or replace a file and return it for appending.
 
-        Nothing is written through a link: a symbolic link is refused, and another name of the file
-        that is replaced keeps its bytes. A ``new`` file must not be there.
+        Nothing is written through a link: a symbolic link is refused, and other hard links of a
+        replaced file keep its bytes. A ``new`` file must not exist.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with storage_errors(path):
@@ -108,19 +109,19 @@ class LocalStorage:
         return LocalFile(self, path)
 
     def _replace(self, path: str) -> None:
-        """Delete a file that is to be replaced."""
+        """Delete a file so that it can be replaced."""
         mode = os.lstat(path).st_mode
         if not stat.S_ISREG(mode):
             kind = {stat.S_IFLNK: "a symbolic link", stat.S_IFDIR: "a folder"}
             raise StorageError(
-                f"{kind.get(stat.S_IFMT(mode), 'no plain file')} is in the way",
+                f"{kind.get(stat.S_IFMT(mode), 'a special file')} is in the way",
                 path=path,
                 hint="remove it, or choose another name",
             )
         os.unlink(path)
 
     def append(self, path: str, num_bytes: int) -> LocalFile:
-        """Open a file to append behind its first ``num_bytes``; what follows them is cut off."""
+        """Open a file to append after its first ``num_bytes``; the rest is cut off."""
         with storage_errors(path):
             descriptor = os.open(path, _APPEND)
             self._admit(path, descriptor)
@@ -158,7 +159,7 @@ class LocalStorage:
             fdatasync(self._descriptor(path))
 
     def complete(self, path: str) -> None:
-        """Do nothing: what was written is seen at once."""
+        """Do nothing: written bytes are visible at once."""
 
     def sync_directory(self, directory: str) -> None:
         """Return once the directory's names would survive a power cut."""
@@ -170,21 +171,21 @@ class LocalStorage:
                 os.close(descriptor)
 
     def make_directory(self, path: str) -> None:
-        """Make a directory, and those it lies in."""
+        """Create a directory and its parents."""
         with storage_errors(path):
             os.makedirs(path, exist_ok=True)
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory; one that has files, or is not there, is left as it is."""
+        """Remove an empty directory; leave one with files, and ignore one that does not exist."""
         with suppress(OSError):
             os.rmdir(path)
 
     def is_directory(self, path: str) -> bool:
-        """Tell whether a directory of this name is there."""
+        """Return whether the path is a directory."""
         return os.path.isdir(path)
 
     def publish(self, source: str, target: str) -> None:
-        """Give a file its final name; no error when that was done before."""
+        """Rename a file to its final name; no error if that was done before."""
         self._release(source)
         with storage_errors(target):
             try:
@@ -194,7 +195,7 @@ class LocalStorage:
                     raise
 
     def size(self, path: str) -> int | None:
-        """Return a file's size in bytes; None where there is no file."""
+        """Return a file's size in bytes; None if there is no file."""
         with storage_errors(path):
             try:
                 return os.stat(path).st_size
@@ -202,10 +203,10 @@ class LocalStorage:
                 return None
 
     def crc32c(self, path: str) -> None:
-        """Return None: the file system keeps no checksum."""
+        """Return None: the file system has no checksums."""
 
     def read(self, path: str) -> bytes | None:
-        """Return all bytes of a file; None where there is no file."""
+        """Return all bytes of a file; None if there is no file."""
         with storage_errors(path):
             try:
                 with open(path, "rb", opener=open_plain) as file:
@@ -219,7 +220,7 @@ class LocalStorage:
             return open(path, "rb", opener=open_plain)
 
     def list(self, directory: str) -> list[str]:
-        """Return the file names in a directory, sorted."""
+        """Return the names of the files in a directory, sorted."""
         with storage_errors(directory):
             try:
                 with os.scandir(directory) as entries:
@@ -228,7 +229,7 @@ class LocalStorage:
                 return []
 
     def delete(self, path: str) -> None:
-        """Delete a file; a file that is not there is no error."""
+        """Delete a file; a missing file is no error."""
         self._release(path)
         with storage_errors(path):
             try:
@@ -238,22 +239,22 @@ class LocalStorage:
 
 
 def open_plain(path: str, flags: int) -> int:
-    """Open a file for reading that is no FIFO, which would make the program wait.
+    """Open a plain file for reading; an opener for ``open``. A FIFO would block the program.
 
     Raises:
-        OSError: It can not be opened.
-        StorageError: It is no plain file.
+        OSError: It cannot be opened.
+        StorageError: It is not a plain file.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder is refused by who reads it
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder raises in the caller
         os.close(descriptor)
-        raise StorageError("it is no plain file", path=path, hint="remove it")
+        raise StorageError("not a plain file", path=path, hint="remove it")
     return descriptor
 
 
 class LocalFile:
-    """A growing file of :class:`LocalStorage`."""
+    """A file of :class:`LocalStorage` that is open for appending."""
 
     def __init__(self, storage: LocalStorage, path: str) -> None:
         self._storage = storage
@@ -268,6 +269,6 @@ class LocalFile:
                 written += os.write(descriptor, memoryview(data)[written:])
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         with storage_errors(self._path):
             self._storage._release(self._path)

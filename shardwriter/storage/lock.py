@@ -1,7 +1,10 @@
-"""The lock of a run directory: one writer of a dataset at a time, on a local file system.
+"""Run directories on a local file system: their file names, their check, and their lock.
 
-The lock is flock's, so it ends with the last process that has the file open; the text of the file
-names the process that took it.
+A folder named ``.NAME.partial`` may belong to somebody else. A run reads, writes and deletes only
+the file names listed here, and none of them may be a link, which would lead it to another folder.
+
+The lock is an flock, so it ends with the last process that has the file open. The text of the lock
+file names the process that took it.
 """
 
 from __future__ import annotations
@@ -21,14 +24,9 @@ from shardwriter.formats import clean
 from shardwriter.storage.local import storage_errors
 from shardwriter.storage.open_files import Descriptor
 
-# The files of a run directory: which names are its own, and the refusal of any other folder.
-#
-# A folder called ``.NAME.partial`` may be anybody's. Only names that a run gives are ever read,
-# written or deleted in it, and none of them may be a link: a link would lead the writer elsewhere.
-
 RUN: Final = "run.json"
 
-_ATTEMPT: Final = r"\.[0-9a-f]{16}"  # of a Beam job: each attempt has files of its own
+_ATTEMPT: Final = r"\.[0-9a-f]{16}"  # of a Beam job, where each attempt has its own files
 _OWN: Final = re.compile(
     r"(?:lock|run\.json|base|files\.json|commit\.json|manifest|index|index\.remade|dali|idx|tfds"
     r"|errors\.jsonl|with-ledger|lost|lost\.jsonl|with-lost"
@@ -43,38 +41,38 @@ _ROWS: Final = re.compile(rf"index-[0-9]{{5,6}}{_ATTEMPT}")
 
 
 def is_own(file_name: str) -> bool:
-    """Return whether a run directory gives a file this name."""
+    """Return whether this is the name of a file of a run directory."""
     return _OWN.fullmatch(file_name) is not None
 
 
 def holds_records(file_name: str) -> bool:
-    """Return whether a Beam attempt gives this name to frames of records."""
+    """Return whether this is the name of a Beam attempt's file of records."""
     return _RECORDS.fullmatch(file_name) is not None
 
 
 def holds_rows(file_name: str) -> bool:
-    """Return whether a Beam attempt gives this name to a shard's rows of the index."""
+    """Return whether this is the name of a Beam attempt's file of index rows."""
     return _ROWS.fullmatch(file_name) is not None
 
 
 def open_own(path: str) -> Descriptor:
-    """Open a run directory once it is known to be one.
+    """Open a run directory after checking that it is one.
 
-    Hidden files (``.nfs...``, ``.DS_Store``) are passed over: systems make them anywhere.
+    Hidden files (``.nfs...``, ``.DS_Store``) are ignored: systems create them in any folder.
 
     Raises:
-        StorageError: The name is that of a link or a file; the folder has a link or a folder in
-            place of a file of its own; or it has no run.json and holds files of somebody else.
-        OSError: It can not be read.
+        StorageError: The path is a link or a file; a file of the run is a link or a folder; or the
+            folder has other files and no run.json.
+        OSError: The folder cannot be read.
     """
     try:
         folder = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        what = "a symbolic link" if os.path.islink(path) else "no folder"
+        what = "a symbolic link" if os.path.islink(path) else "not a folder"
         raise StorageError(
-            f"it is {what}, and a dataset is made in a folder of this name",
+            f"the run directory is {what}",
             path=path,
             hint=f"remove it (rm {clean(path)}), or write under another name",
         ) from None
@@ -83,10 +81,9 @@ def open_own(path: str) -> Descriptor:
         for entry in entries:
             names.add(entry.name)
             if is_own(entry.name) and not entry.is_file(follow_symlinks=False):
+                what = "a symbolic link" if entry.is_symlink() else "not a plain file"
                 raise StorageError(
-                    "it is "
-                    + ("a symbolic link" if entry.is_symlink() else "not a plain file")
-                    + ", and a run makes none",
+                    f"this file of a run directory is {what}",
                     path=os.path.join(path, entry.name),
                     hint=f"remove {clean(path)} if nothing in it is yours, or write under another "
                     "name",
@@ -94,30 +91,30 @@ def open_own(path: str) -> Descriptor:
     foreign = sorted(name for name in names if not is_own(name) and not name.startswith("."))
     if foreign and RUN not in names:
         raise StorageError(
-            f"it holds {foreign[0]!r}, and a folder of this name is made and emptied by a run",
+            f"the run directory holds a file of another program, {foreign[0]!r}",
             path=path,
-            hint="move what is in it elsewhere, or write under another name",
+            hint="move its files elsewhere, or write under another name",
         )
     return folder
 
 
 _LOCK: Final = "lock"
-_ENDING_S: Final = 5.0  # how long the workers of a process that was killed may hold its lock
-_LOOK_S: Final = 0.1  # and how long a reader may, who asks whether somebody does
+_LEFTOVER_S: Final = 5.0  # how long workers may hold the lock after their writer was killed
+_READER_S: Final = 0.1  # how long a reader may hold it, to ask for its owner
 _HOLDER = re.compile(r"process ([1-9][0-9]{0,9}) on (\S{1,255})")
 _MAX_TEXT_BYTES: Final = 4096
 
 
 def take_lock(path: str, name: str) -> Descriptor:
-    """Make a run directory if there is none, and lock it.
+    """Create a run directory if it does not exist, and lock it.
 
     Args:
         path: The run directory.
-        name: The dataset, to be named where it is busy.
+        name: The name of the dataset, for the error message.
 
     Raises:
-        OutputBusy: Another process holds it; says which.
-        StorageError: The directory can not be made or written, or is somebody else's.
+        OutputBusy: Another process has the lock; the message names it.
+        StorageError: The directory cannot be created or written, or is not a run directory.
     """
     lock_path = os.path.join(path, _LOCK)
     started = time.monotonic()
@@ -128,7 +125,7 @@ def take_lock(path: str, name: str) -> Descriptor:
             try:
                 with closing(open_own(path)) as folder:
                     lock = Descriptor(_open_lock(os.O_RDWR | os.O_CREAT, _LOCK, folder.fileno()))
-            except FileNotFoundError:  # removed since, by the run that finished
+            except FileNotFoundError:  # the run that finished has removed it since
                 continue
             _check_file(lock, lock_path)
             try:
@@ -137,8 +134,8 @@ def take_lock(path: str, name: str) -> Descriptor:
                 holder = _text_of(lock)
                 lock.close()
                 waited_s = time.monotonic() - started
-                if waited_s < (_ENDING_S if _has_ended(holder) else _LOOK_S):
-                    time.sleep(0.02)  # its workers are about to end too, or a reader has looked
+                if waited_s < (_LEFTOVER_S if _has_exited(holder) else _READER_S):
+                    time.sleep(0.02)  # the leftover workers are about to exit, or a reader asked
                     continue
                 raise _busy(name, path, holder) from None
             # The lock counts only if it is still the one that the path names.
@@ -153,9 +150,9 @@ def take_lock(path: str, name: str) -> Descriptor:
 
 
 def lock_owner(path: str) -> str | None:
-    """Return which process holds the lock of a run directory, in words; None where none does.
+    """Return the process that has the lock of a run directory, in words; None if it is not locked.
 
-    Nothing is made or changed there.
+    Creates and changes no file.
     """
     try:
         lock = Descriptor(_open_lock(os.O_RDONLY, os.path.join(path, _LOCK)))
@@ -172,24 +169,24 @@ def lock_owner(path: str) -> str | None:
 
 
 def _open_lock(flags: int, path: str, folder: int | None = None) -> int:
-    # A FIFO of this name must not make the program wait.
+    # O_NONBLOCK: opening a FIFO of this name must not block.
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return os.open(path, flags, 0o666, dir_fd=folder)
 
 
 def _check_file(lock: Descriptor, path: str) -> None:
-    """Refuse a lock that is the file of somebody else, too: its text is replaced."""
+    """Raise if the lock file is a link to another file, whose text would be overwritten."""
     found = os.fstat(lock.fileno())
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         raise StorageError(
-            "the lock is not a file of its own",
+            "the lock file is a link",
             path=path,
             hint=f"remove it (rm {clean(path)}) if nobody writes this dataset",
         )
 
 
 def _text_of(lock: Descriptor) -> str:
-    """Return which process took a lock, in words; nothing where the text names none."""
+    """Return the process that took a lock, in words; "" where the text names none."""
     text = os.pread(lock.fileno(), _MAX_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
     return clean(text) if _HOLDER.fullmatch(text) else ""
 
@@ -198,8 +195,8 @@ def _process_name() -> str:
     return f"process {os.getpid()} on {os.uname().nodename}"
 
 
-def _has_ended(holder: str) -> bool:
-    """Tell whether the process that has named itself in the lock is no more."""
+def _has_exited(holder: str) -> bool:
+    """Return whether the lock's owner has exited."""
     found = _HOLDER.fullmatch(holder)
     if found is None or found[2] != os.uname().nodename:
         return False
@@ -209,14 +206,14 @@ def _has_ended(holder: str) -> bool:
         return True
     except PermissionError:
         return False
-    return _is_waited_for(int(found[1]))
+    return _is_zombie(int(found[1]))
 
 
-def _is_waited_for(process: int) -> bool:
-    """Tell whether a process has ended, and only whoever started it has not asked how."""
+def _is_zombie(process: int) -> bool:
+    """Return whether a process has exited and its parent has not waited for it."""
     try:
         stat = Path(f"/proc/{process}/stat").read_bytes()
-    except OSError:  # no Linux, or it is gone now
+    except OSError:  # not Linux, or the process is gone
         return False
     return stat.rpartition(b")")[2].split()[:1] == [b"Z"]
 
@@ -224,10 +221,10 @@ def _is_waited_for(process: int) -> bool:
 def _busy(name: str, path: str, holder: str) -> OutputBusy:
     if holder == _process_name():
         holder = "this program"
-    elif _has_ended(holder):
-        holder = f"what {holder} has started, and left behind when it ended"
+    elif _has_exited(holder):
+        holder = f"leftover workers of {holder}"
     return OutputBusy(
         f"{name!r} is being written by {holder or 'another process'}",
         path=path,
-        hint="wait for it to end, or write under another name",
+        hint="wait for it to end or stop it, or write under another name",
     )

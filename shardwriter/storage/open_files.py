@@ -1,7 +1,8 @@
-"""Files that are open for reading by position, no more at a time than allowed, for many threads.
+"""Open files: descriptors that can be sent to workers, scratch files, and pools of input files.
 
-A file that is dropped from the pool is closed when the last thread that reads it lets go of it, so
-nobody reads from a number that has become another file's. A child of a fork has a pool of its own.
+A :class:`FilePool` has a limited number of files open for reading by position from many threads. A
+file that is dropped from the pool is closed when the last thread that reads it releases it, so no
+thread reads from a descriptor number that was reused. A forked child starts with an empty pool.
 """
 
 from __future__ import annotations
@@ -19,14 +20,12 @@ from shardwriter.errors import OptionError, SourceChanged, StorageError
 from shardwriter.storage.inputs import InputChanged, OpenInput, Stat, absolute, inputs_for
 from shardwriter.storage.local import storage_errors
 
-# Open files that can be sent to another process.
-
 
 class Descriptor:
     """A file descriptor that this object owns.
 
-    It is closed when nobody holds it. A pool of processes sends it to its workers as what it is, an
-    open file, over their sockets. Anything else that pickles is refused: a number means nothing in
+    The descriptor is closed with the last reference. A pool of processes sends it to workers as an
+    open file, over sockets. Pickling it in any other way is refused, as the number means nothing in
     another process.
     """
 
@@ -34,7 +33,7 @@ class Descriptor:
         self._number = number
 
     def fileno(self) -> int:
-        """Return the number; -1 once it is closed."""
+        """Return the number; -1 after close."""
         return self._number
 
     def close(self, close: Callable[[int], None] = os.close) -> None:
@@ -47,13 +46,13 @@ class Descriptor:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an open file can only be sent to a process of the pool")
+        raise TypeError("an open file can only be sent to a worker process of the pool")
 
 
 class Scratch:
-    """A temporary file without a name: it ends with the last process that has it open.
+    """A temporary file without a name: it is deleted when the last process closes it.
 
-    It is written by one process, and read by position by any.
+    One process writes it, and any process reads it by position.
     """
 
     def __init__(self) -> None:
@@ -73,7 +72,7 @@ class Scratch:
                 written = os.pwrite(self.fileno(), rest, self.num_bytes)
             except OSError as error:
                 raise StorageError(
-                    f"a temporary file can not grow: {error.strerror}",
+                    f"cannot write a temporary file: {error.strerror}",
                     path=tempfile.gettempdir(),
                     hint="set TMPDIR to a folder with more space",
                 ) from error
@@ -81,24 +80,24 @@ class Scratch:
             rest = rest[written:]
 
     def read(self, begin: int, num_bytes: int) -> bytes:
-        """Return the bytes from ``begin`` on; fewer at the end of the file."""
+        """Return bytes starting at ``begin``; fewer at the end of the file."""
         return os.pread(self.fileno(), num_bytes, begin)
 
     def close(self) -> None:
-        """Close the file; what is in it is gone when nobody else has it open."""
+        """Close the file; its bytes are lost when no other process has it open."""
         self._descriptor.close()
 
 
 _MAX_OPEN: Final = 128
-_READ_BYTES: Final = 1 << 30  # what a system call reads at most
+_READ_BYTES: Final = 1 << 30  # the most that one system call reads
 
 
 class FileState(NamedTuple):
-    """What a file was when it was listed.
+    """The state of a file when it was listed.
 
     Attributes:
         num_bytes: Its size.
-        changed_ns: When it was changed last, or another number that tells.
+        changed_ns: Its modification time, or another number that differs after a change.
     """
 
     num_bytes: int
@@ -106,7 +105,7 @@ class FileState(NamedTuple):
 
     @classmethod
     def of(cls, stat: Stat) -> FileState:
-        """Take what a place says of a file."""
+        """Return the state from a file's ``stat``."""
         return cls(stat.st_size, stat.st_mtime_ns)
 
 
@@ -114,14 +113,14 @@ class PooledFile(Protocol):
     """An open file that any thread may read."""
 
     def read_at(self, begin: int, num_bytes: int) -> bytes:
-        """Return the bytes from ``begin`` on, fewer at the end of the file."""
+        """Return bytes starting at ``begin``; fewer at the end of the file."""
 
     def stat(self) -> Stat:
-        """Return what the open file is now."""
+        """Return the current state of the open file."""
 
 
 class _LocalFile:
-    """A local file; it is closed when nobody holds it."""
+    """A local file; it is closed with the last reference."""
 
     def __init__(self, path: str) -> None:
         self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -131,21 +130,21 @@ class _LocalFile:
         data = os.pread(self._number, num_bytes, begin)
         if len(data) == num_bytes or not data:
             return data
-        pieces, have = [data], len(data)  # a large read, or one that a signal has cut short
-        while have < num_bytes:
-            piece = os.pread(self._number, min(num_bytes - have, _READ_BYTES), begin + have)
-            if not piece:
+        parts, num_read = [data], len(data)  # a large read, or one that a signal cut short
+        while num_read < num_bytes:
+            part = os.pread(self._number, min(num_bytes - num_read, _READ_BYTES), begin + num_read)
+            if not part:
                 break
-            pieces.append(piece)
-            have += len(piece)
-        return b"".join(pieces)
+            parts.append(part)
+            num_read += len(part)
+        return b"".join(parts)
 
     def stat(self) -> Stat:
         return os.fstat(self._number)
 
 
 class _RemoteFile:
-    """An object; it keeps a window of what it has read, so threads take turns."""
+    """An object; threads take turns, as it has one read-ahead window."""
 
     def __init__(self, file: OpenInput) -> None:
         self._file = file
@@ -159,33 +158,33 @@ class _RemoteFile:
         return self._file.stat()
 
 
-def max_open_files(asked: int | None) -> int:
-    """Return how many files a pool may have open: 128, or half of what the process may have.
+def max_open_files(requested: int | None) -> int:
+    """Return how many files a pool may have open: 128, or half of the process's limit if lower.
 
     Raises:
-        OptionError: A number that was asked for is not 1 or more.
+        OptionError: The requested number is less than 1.
     """
-    if asked is not None:
-        if asked < 1:
-            raise OptionError(f"max_open_files is {asked}", hint="give a number from 1 on")
-        return asked
+    if requested is not None:
+        if requested < 1:
+            raise OptionError(f"max_open_files is {requested}", hint="give a number of 1 or more")
+        return requested
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_OPEN if soft == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, soft // 2))
 
 
 def max_source_files() -> int:
-    """Return how many files a source may have open while shards are written, which need more."""
+    """Return how many files a source may have open while shards are written, too."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_OPEN if soft == resource.RLIM_INFINITY else max(1, min(_MAX_OPEN, soft // 4))
 
 
 class FilePool:
-    """The files of a dataset, by their numbers; opened when they are read.
+    """The files of a dataset by number; each is opened when it is first read.
 
     Args:
         paths: The files.
-        states: What they were when they were listed.
-        max_open: How many may be open.
+        states: Their states when they were listed.
+        max_open: The limit of open files; by default :func:`max_open_files`.
     """
 
     def __init__(
@@ -194,22 +193,22 @@ class FilePool:
         self.paths = paths
         self.states = states
         self._absolute = [absolute(path) for path in paths]
-        self._asked = max_open
+        self._requested = max_open
         self._start()
 
     def _start(self) -> None:
-        self._max_open = max_open_files(self._asked)
+        self._max_open = max_open_files(self._requested)
         self._lock = threading.Lock()
-        self._open: dict[int, PooledFile] = {}  # opened longest ago first
+        self._open: dict[int, PooledFile] = {}  # oldest first
         self._closed = False
-        self._pid = os.getpid()  # last: who sees it must not find a lock that was held at the fork
+        self._pid = os.getpid()  # last, so no reader sees it with a lock from before the fork
 
     def __getstate__(self) -> dict[str, Any]:
         return {
             "paths": self.paths,
             "states": self.states,
             "_absolute": self._absolute,
-            "_asked": self._asked,
+            "_requested": self._requested,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -217,11 +216,11 @@ class FilePool:
         self._start()
 
     def file(self, number: int) -> PooledFile:
-        """Return a file, opened where it was not.
+        """Return a file; open it if it is not open.
 
         Raises:
-            SourceChanged: It is not what it was when it was listed.
-            StorageError: It can not be opened.
+            SourceChanged: The file has changed since it was listed.
+            StorageError: It cannot be opened.
             ValueError: The pool is closed.
         """
         if self._pid != os.getpid():
@@ -255,7 +254,7 @@ class FilePool:
             except OSError as error:
                 if error.errno != errno.EMFILE or not self._open:
                     raise
-                # The rest of the program has taken the numbers: fewer have to do from here on.
+                # The rest of the program uses up the descriptors: lower the limit from here on.
                 self._max_open = max(1, len(self._open) // 2)
                 self._open.clear()
                 file = _open(path)
@@ -264,10 +263,10 @@ class FilePool:
         return file
 
     def check(self, number: int) -> None:
-        """Hold a file against what it was when it was listed.
+        """Compare a file with its state when it was listed.
 
         Raises:
-            SourceChanged: It has changed, or is gone.
+            SourceChanged: It has changed or is missing.
         """
         path = self._absolute[number]
         try:
@@ -283,7 +282,7 @@ class FilePool:
         return SourceChanged(
             "the file has changed since the dataset was opened",
             path=self.paths[number],
-            hint="open the dataset again, when nothing writes to it",
+            hint="open the dataset again after its writer has finished",
         )
 
     @property
@@ -297,7 +296,7 @@ class FilePool:
         return len(self._open)
 
     def close(self) -> None:
-        """Close all files; those that a thread reads, when it has done so."""
+        """Close all files; a file that a thread is reading is closed after that."""
         with self._lock:
             self._closed = True
             self._open.clear()

@@ -1,7 +1,7 @@
-"""``tf.io.TFRecordWriter`` behind the face of our own writer (``--backend tensorflow``).
+"""``tf.io.TFRecordWriter`` with the interface of ``TFRecordWriter`` (``--backend tensorflow``).
 
-For proof, not for speed: the same records go through TensorFlow's code and must give the same
-bytes. It needs the ``tensorflow`` extra.
+A check, and slower: TensorFlow writes the same records, and must write the same bytes. Needs the
+``tensorflow`` extra.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from shardwriter.errors import MissingExtra, StorageError
 from shardwriter.formats import TFRecordWriter, Written
 
 
-class _Nowhere:
-    """Takes bytes and keeps none."""
+class _NullFile:
+    """An output file that discards its bytes."""
 
     def write(self, data: bytes, /) -> None:
-        """Drop ``data``."""
+        """Discard ``data``."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class TensorFlowRecordWriter:
-    """Writes records with ``tf.io.TFRecordWriter`` and knows what was written.
+    """Writes records with ``tf.io.TFRecordWriter``, and counts them.
 
-    TensorFlow's writer tells no counts or checksums; our own runs beside it, into nothing.
+    TensorFlow's writer reports no counts or checksums. They come from a ``TFRecordWriter`` that
+    writes the same records to a null file.
 
     Args:
-        path: The file, created or emptied.
-        on_flush: Told of the payload sizes of the frames that were handed on.
+        path: The file; created or emptied.
+        on_flush: Called with the payload sizes of the frames that were flushed.
 
     Raises:
         MissingExtra: TensorFlow is not installed.
@@ -42,32 +43,32 @@ class TensorFlowRecordWriter:
         self._path = path
         with self._errors():
             self._writer: Any = require_tensorflow().io.TFRecordWriter(path)
-        self._account = TFRecordWriter(_Nowhere(), on_flush=on_flush)
+        self._counter = TFRecordWriter(_NullFile(), on_flush=on_flush)
 
     def write(self, record: bytes) -> None:
         """Append one record."""
-        self._account.write(record)
+        self._counter.write(record)
         with self._errors():
             self._writer.write(record)
 
     def flush(self) -> None:
-        """Hand the buffered frames on."""
-        self._account.flush()
+        """Flush the buffered frames."""
+        self._counter.flush()
         with self._errors():
             self._writer.flush()
 
     def finish(self) -> None:
-        """Write all that is left."""
+        """Write all buffered frames."""
         self.flush()
 
     def close(self) -> None:
         """Flush and close the file."""
-        self._account.close()
+        self._counter.close()
         with self._errors():
             self._writer.close()
 
     def discard(self) -> None:
-        """Close the file. TensorFlow can not close one without writing what is buffered."""
+        """Close the file. TensorFlow cannot close a file without writing what is buffered."""
         self.close()
 
     @contextmanager
@@ -79,32 +80,32 @@ class TensorFlowRecordWriter:
 
     @property
     def num_records(self) -> int:
-        """Records so far."""
-        return self._account.num_records
+        """The number of records so far."""
+        return self._counter.num_records
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of all payloads so far."""
-        return self._account.payload_bytes
+        """The bytes of all payloads so far."""
+        return self._counter.payload_bytes
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes of all frames so far."""
-        return self._account.stream_bytes
+        """The bytes of all frames so far."""
+        return self._counter.stream_bytes
 
     @property
     def written(self) -> Written:
-        """What stands in the file: all that was flushed."""
-        return self._account.written
+        """The counts of all frames that were flushed."""
+        return self._counter.written
 
     @property
     def crc32c(self) -> int:
-        """CRC-32C of all frames that were flushed."""
-        return self._account.crc32c
+        """The CRC-32C of all frames that were flushed."""
+        return self._counter.crc32c
 
 
 def require_tensorflow() -> Any:
-    """Import TensorFlow, with its GPUs left alone.
+    """Import and return TensorFlow, without GPUs.
 
     Raises:
         MissingExtra: It is not installed.
@@ -117,6 +118,6 @@ def require_tensorflow() -> Any:
             f"--backend tensorflow needs TensorFlow: {error}",
             hint='pip install "shardwriter[tensorflow]"',
         ) from error
-    # Writing records needs no accelerator, and TensorFlow would take all of its memory.
+    # Writing records needs no GPU, and TensorFlow would allocate all of its memory.
     tf.config.set_visible_devices([], "GPU")
     return tf

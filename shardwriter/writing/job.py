@@ -1,8 +1,7 @@
-"""A job: one source, the options that decide bytes, and N. What every engine is given.
+"""A job: one source, the options that decide bytes, and N. Every engine takes a job.
 
-Which items there are, and their numbers, is fixed by descriptors alone
-(:mod:`shardwriter.writing.selection`); loading, mapping and encoding come after, wherever the
-engine does them.
+The items and their indices depend on descriptors alone (:mod:`shardwriter.writing.selection`);
+loading, mapping and encoding come later, in the process that the engine chooses.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ _ORDER_BLOCK: Final = 1 << 16
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be written.
+    """The items to write, and the shards to write them to.
 
     Attributes:
-        selection: The items.
-        pattern: The files' names, and with them N.
+        selection: The items and the options.
+        pattern: The names of the shards, and with them N.
     """
 
     selection: Selection
@@ -53,12 +52,12 @@ class Job:
 
     @property
     def source(self) -> Source:
-        """Where the items come from."""
+        """The source of the items."""
         return self.selection.source
 
     @property
     def options(self) -> DatasetOptions:
-        """What decides the bytes."""
+        """The options that decide the bytes."""
         return self.selection.options
 
     @property
@@ -68,7 +67,7 @@ class Job:
 
     @property
     def num_items(self) -> int | None:
-        """T; None where only the end of the source tells."""
+        """T; None if it is unknown before the end of the source."""
         return self.selection.num_items
 
     @property
@@ -78,65 +77,66 @@ class Job:
 
     def encoder(
         self,
-        kept: ResumeState,
+        state: ResumeState,
         worker: Worker | None = None,
-        watch: StageTimer | None = None,
+        timer: StageTimer | None = None,
         *,
         skip_errors: bool = False,
         strict: bool = False,
     ) -> ItemEncoder:
-        """Return a fresh encoder for the items that are still to be done."""
+        """Return a new encoder for the items that are not written yet."""
         items = ItemEncoder(
             self.source,
             self.options,
             self.num_shards,
             worker,
-            watch,
+            timer,
             skip_errors=skip_errors,
             strict=strict,
         )
-        if kept.finished_records is not None:
-            items.finished_record = kept.finished_records.record
-        if kept.stats is not None:
-            items.encoder.expect(RecordStats.from_state(kept.stats, self.num_shards), kept.counted)
+        if state.finished_records is not None:
+            items.finished_record = state.finished_records.record
+        if state.stats is not None:
+            stats = RecordStats.from_state(state.stats, self.num_shards)
+            items.encoder.expect(stats, state.counted)
         return items
 
     def record_encoder(self) -> RecordEncoder:
-        """Return what gathers the schema and the labels of the job's records; it has none yet."""
+        """Return a record encoder with the job's options and empty statistics."""
         return ItemEncoder(self.source, self.options, self.num_shards).encoder
 
-    def resumed_encoder(self, kept: ResumeState) -> RecordEncoder:
-        """Return an encoder that others can be merged into: what was learnt before."""
+    def resumed_encoder(self, state: ResumeState) -> RecordEncoder:
+        """Return a record encoder with the statistics of earlier attempts, to merge others into."""
         encoder = self.record_encoder()
-        if kept.stats is not None:
-            encoder.merge(RecordStats.from_state(kept.stats, self.num_shards))
+        if state.stats is not None:
+            encoder.merge(RecordStats.from_state(state.stats, self.num_shards))
         return encoder
 
     @property
     def copied_stats(self) -> RecordStats:
-        """What is known of finished records that are copied, where all of them are.
+        """The source's own statistics, if all of its records are copied; else empty ones.
 
-        In which shard a label stands is not: nobody looks into the records.
+        Label counts per shard are unknown, as copied records are not decoded.
         """
-        learnt = self.record_encoder().stats
+        stats = self.record_encoder().stats
         source = self.source
         if (
             not isinstance(source, RecordSource)
             or self.options.map is not None
             or not self.selection.takes_all
         ):
-            return learnt
-        learnt.features = dict(source.summaries)
+            return stats
+        stats.features = dict(source.summaries)
         if source.labels is not None:
             totals = {name: source.labels[name] for name in ("counts", "feature")}
             known = source.summaries.get(totals["feature"])
             kind = None if known is None else known.type.kind
-            learnt.labels = LabelCounts.from_json(totals, self.num_shards, kind)
-        return learnt
+            stats.labels = LabelCounts.from_json(totals, self.num_shards, kind)
+        return stats
 
     @property
     def num_frame_copies(self) -> int:
-        """How many items at the front are frames that are moved as they are, many at a time."""
+        """The number of items, from item 0, whose frames are copied in blocks."""
         source, options = self.source, self.options
         if not isinstance(source, FrameSource) or options.map or not self.packing.is_plain:
             return 0
@@ -145,23 +145,23 @@ class Job:
         return source.num_frames if self.selection.is_untouched else 0
 
     def items_of(
-        self, shards: Sequence[int], kept: ResumeState, first: int = 0
+        self, shards: Sequence[int], state: ResumeState, first: int = 0
     ) -> Iterator[tuple[int, Item]]:
         """Yield (index, descriptor) of the items of some shards, in order of index.
 
-        Those that are done are left out, and those in front of ``first``. Only for a source with
+        Items before ``first`` and items that are written already are left out. The source must have
         random access.
         """
         assert self.num_items is not None
-        for indices in self.indices_of(shards, kept, first, self.num_items):
+        for indices in self.indices_of(shards, state, first, self.num_items):
             yield from self.selection.items_at(indices)
 
     def indices_of(
-        self, shards: Sequence[int], kept: ResumeState, first: int, stop: int
+        self, shards: Sequence[int], state: ResumeState, first: int, stop: int
     ) -> Iterator[NDArray[np.int64]]:
         """Yield int64[n]: the items of some shards from ``first`` up to ``stop``, ascending.
 
-        Those that are done are left out.
+        Items that are written already are left out.
         """
         row = np.array(sorted(shards), np.int64)
         if not len(row):
@@ -169,38 +169,38 @@ class Job:
         rows_at_once = max(1, _ORDER_BLOCK // len(row))
         step = rows_at_once * self.num_shards
         begin = first
-        if not kept.is_empty:
-            begin = max(first, int(kept.first_missing[row].min()))
+        if not state.is_empty:
+            begin = max(first, int(state.first_missing[row].min()))
         for start in range(begin // self.num_shards * self.num_shards, stop, step):
             starts = np.arange(start, min(start + step, stop), self.num_shards)
             indices = (starts[:, None] + row).ravel()
             indices = indices[(indices >= first) & (indices < stop)]
-            yield indices if kept.is_empty else kept.select_missing(indices)
+            yield indices if state.is_empty else state.select_missing(indices)
 
     def check_record(self, item_index: int, item: Item, expected: tuple[int, int]) -> None:
-        """Make an item's record again, and hold it against what an earlier attempt has written.
+        """Encode an item again, and compare it with the record of an earlier attempt.
 
         Args:
             item_index: The item's index.
             item: Its descriptor.
-            expected: Size and CRC-32C of the record.
+            expected: Size and CRC-32C of the record that was written.
 
         Raises:
-            RunChanged: It is another.
+            RunChanged: The record is different.
         """
-        maker = self.worker(0, 1, range(self.num_shards), new_slot())
-        items = ItemEncoder(self.source, self.options, self.num_shards, maker)
+        worker = self.worker(0, 1, range(self.num_shards), new_slot())
+        items = ItemEncoder(self.source, self.options, self.num_shards, worker)
         try:
             record = items.record(item_index, item)
         except ShardwriterError as error:
             error.hint = (
-                "its record stands, and is made again to find out whether anything has changed: "
-                "--resume again when that can be done"
+                "the item is written already, and is encoded again to check that nothing has "
+                "changed: correct this, then --resume again"
             )
             raise
         if record is None or (len(record), crc32c(record)) != expected:
             raise RunChanged(
-                "this item gives another record now than the one that was written",
+                "this item gives a different record now than when it was written",
                 index=item_index,
                 item=self.source.key(item),
                 hint="the source, a library, or code that the map calls has changed; or the map "
@@ -209,7 +209,7 @@ class Job:
             )
 
     def worker(self, index: int, num_workers: int, shards: Sequence[int], slot: ItemSlot) -> Worker:
-        """Return what the user's code is told of the worker that it runs in."""
+        """Return the worker that the user's code can ask for (``current_worker``)."""
 
         def source_index(item_index: int) -> int:
             return int(self.selection.source_indices(np.array([item_index]))[0])
@@ -227,13 +227,14 @@ class Job:
 
     def source_json(self) -> dict[str, Any]:
         """Return the manifest's ``source``."""
-        told = self.source.manifest_entries() if isinstance(self.source, DescribedSource) else {}
-        return {**told, "digest": self._source_digest, "kind": self.source.kind}
+        source = self.source
+        entries = source.manifest_entries() if isinstance(source, DescribedSource) else {}
+        return {**entries, "digest": self._source_digest, "kind": source.kind}
 
     def bytes_options(self) -> dict[str, Any]:
-        """Return the options that decide bytes, those of the manifest included, as JSON."""
+        """Return the options that decide the bytes of shards and manifest, as JSON."""
         options = self.options
-        # A job without a filter has the hash that it had before there were filters.
+        # An option that is not given adds no key, so hashes of older versions stay the same.
         filtered = {} if options.filter is None else {"filter": describe_callable(options.filter)}
         tfds = {} if options.tfds is None else {"tfds": options.tfds.to_json()}
         named = {name: list(words) for name, words in options.vocabularies.items()}
@@ -261,12 +262,12 @@ class Job:
         }
 
     def digest(self) -> str:
-        """Return the hash of everything that decides the bytes."""
+        """Return the job hash: of the options that decide bytes, and of the source."""
         return canonical.digest({"options": self.bytes_options(), "source": self.source_json()})
 
 
 def _type_json(fixed: FeatureType) -> list[Any]:
-    """Return a fixed type; one of which no more was fixed as it was when no more could be."""
+    """Return a declared type as JSON; a plain type as older versions did, to keep their hashes."""
     has_shape = fixed.shape is not None and fixed.encoding != "image"
     return [
         fixed.kind,
@@ -278,73 +279,74 @@ def _type_json(fixed: FeatureType) -> list[Any]:
 
 
 class Listing:
-    """The items of a job that are still to be done, in order of index.
+    """The items of a job that are not written yet, in order of index.
 
-    A source that gives its items one after the other is read from its first item on; those that are
-    done are dropped, and some of them held against their records.
+    A source without random access is read from its first item; items that are written already are
+    dropped, and some of them compared with their records.
 
     Args:
         job: The job.
-        kept: What is done.
-        first: Items in front of this one are somebody else's.
+        state: The items that are written already.
+        first: Items before this one are left out.
 
     Attributes:
         num_items: T, once all items were listed.
     """
 
-    def __init__(self, job: Job, kept: ResumeState, first: int = 0) -> None:
+    def __init__(self, job: Job, state: ResumeState, first: int = 0) -> None:
         self._job = job
-        self._kept = kept
+        self._state = state
         self._first = first
         self.num_items = job.num_items or 0
 
     def __iter__(self) -> Iterator[tuple[int, Item]]:
-        job, kept, first = self._job, self._kept, self._first
-        is_all = kept.is_empty and not first
+        job, state, first = self._job, self._state, self._first
+        is_all = state.is_empty and not first
         if job.selection.reorders or (job.selection.random_access and not is_all):
-            yield from job.items_of(kept.unfinished(range(job.num_shards)), kept, first)
+            yield from job.items_of(state.unfinished(range(job.num_shards)), state, first)
         elif is_all:
             numbers = count()
             yield from zip(numbers, job.selection.items(), strict=False)
-            self.num_items = next(numbers) - 1  # one was taken for the item that did not come
+            self.num_items = next(numbers) - 1  # zip took one number more than there are items
             self._check_length()
         else:
             index = -1
             for index, item in enumerate(job.selection.items()):
                 if index < first:
                     continue
-                if kept.is_missing(index):
+                if state.is_missing(index):
                     yield index, item
-                elif index in kept.checks:
-                    job.check_record(index, item, kept.checks[index])
+                elif index in state.checks:
+                    job.check_record(index, item, state.checks[index])
             self.num_items = index + 1
             self._check_length()
 
     def _check_length(self) -> None:
-        """Refuse a source that came to another end than it did before, or to an earlier one."""
-        found, kept = self.num_items, self._kept
-        if found < kept.min_items or kept.num_items not in (None, found):
+        """Refuse a source that ended earlier or later than in an earlier attempt."""
+        found, state = self.num_items, self._state
+        if found < state.min_items or state.num_items not in (None, found):
             raise RunChanged(
-                f"the source gave {found:,} items now, and {kept.min_items:,} or more before",
-                hint="--resume again when it gives what it gave; --overwrite starts again",
+                f"the source gave {found:,} items now, and {state.min_items:,} or more before",
+                hint="restore the source, then --resume; --overwrite starts again",
             )
 
 
 def check_compression(output: Output, options: DatasetOptions, run_options: RunOptions) -> None:
-    """Refuse what can not be had of compressed shards, or of an output of another kind.
+    """Refuse options that do not fit the output, or that need plain shards.
 
     Raises:
-        OptionError: The output's name is for another compression than the options say, or
-            something is asked for that only plain shards have.
+        OptionError: The output and the options have different compressions or TFDS datasets, or
+            an option does not work with compressed shards.
     """
     if output.compression != options.compression:
         raise OptionError(
-            f"OUT is for {output.compression} shards, and the options say {options.compression}"
+            f"OUT is for {output.compression} shards, and the options have compression "
+            f"{options.compression}"
         )
     if output.tfds != options.tfds:
         raise OptionError(
-            "OUT and the options do not say the same TFDS dataset",
-            hint="--tfds tells both",
+            "OUT and the options are of different TFDS datasets",
+            hint="--tfds sets both",
         )
     if options.compression == "none":
         return
@@ -355,7 +357,7 @@ def check_compression(output: Output, options: DatasetOptions, run_options: RunO
         )
     if run_options.backend == "tensorflow":
         raise OptionError(
-            "--backend tensorflow writes plain shards only: TensorFlow's own compressed files have "
-            "no members to enter them at",
+            "--backend tensorflow writes plain shards only: TensorFlow's own compressed files do "
+            "not allow random access",
             hint=f"--backend native writes {options.compression} shards that TensorFlow reads",
         )

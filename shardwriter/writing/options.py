@@ -1,7 +1,8 @@
 """Options, checked on construction.
 
-What changes bytes (:class:`DatasetOptions`) is kept apart from what does not (:class:`RunOptions`):
-the first kind goes into the job's hash, the second can differ between two attempts of one job.
+Options that change bytes (:class:`DatasetOptions`, with :class:`ImageOptions` for the size of
+images) are part of the job's hash. Options that change no byte (:class:`RunOptions`) can differ
+between two attempts of one job.
 """
 
 from __future__ import annotations
@@ -27,11 +28,7 @@ from shardwriter.formats import Compression, Deflate, check_packing, options_rep
 from shardwriter.schema import FeatureType, check_names
 from shardwriter.sources import TableOptions
 
-# What is done to images before they are written: a size, and the quality of JPEGs.
-#
-# Nothing of it touches pixels; see :mod:`shardwriter.writing.images`.
-
-MAX_SIDE: Final = 65_500  # pixels; the most that a JPEG can have
+MAX_SIDE: Final = 65_500  # pixels; the maximum of a JPEG
 DEFAULT_QUALITY: Final = 95
 
 _EXACT: Final = re.compile(r"(\d+)x(\d+)", re.ASCII)
@@ -39,21 +36,21 @@ _EXACT: Final = re.compile(r"(\d+)x(\d+)", re.ASCII)
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are made smaller, or larger.
+    """The size of images, and the quality of JPEGs; :mod:`shardwriter.writing.images` applies them.
 
-    An image whose stored size is what it should be is passed through, byte for byte. Others are
-    decoded, turned as their Exif tag says, resized and encoded again: JPEG, PNG and WebP files
-    stay what they are (lossless ones lossless), other formats become PNG. ``quality`` alone makes
-    every JPEG anew.
+    An image that has the wanted size already is passed through, byte for byte. Others are decoded,
+    rotated by their Exif tag, resized and encoded again: JPEG, PNG and WebP files keep their format
+    (lossless ones stay lossless), other formats become PNG. ``quality`` alone encodes every JPEG
+    again.
 
     Attributes:
-        resize: Pixels of the shorter side, the other in proportion; or (width, height), whatever
+        resize: Pixels of the shorter side, the other in proportion; or (width, height), ignoring
             the proportion. Enlarges too.
-        max_side: Pixels that the longer side may have; larger images shrink in proportion.
-        quality: Of JPEG and lossy WebP files that are made, 1 to 100; None for 95.
+        max_side: Maximum pixels of the longer side; larger images shrink in proportion.
+        quality: Quality of JPEG and lossy WebP files that are encoded, 1 to 100; None for 95.
 
     Raises:
-        OptionError: A value is none of these, two sizes are given, or nothing is.
+        OptionError: A value is out of range, or both or none of the sizes and no quality are given.
     """
 
     resize: int | tuple[int, int] | None = None
@@ -62,30 +59,33 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         if self.resize is None and self.max_side is None and self.quality is None:
-            raise OptionError("nothing says what is to be done to images")
+            raise OptionError("ImageOptions needs resize, max_side or quality")
         if self.resize is not None and self.max_side is not None:
             raise OptionError(
-                "resize and max_side are two sizes", hint="leave one of --resize and --max-side off"
+                "resize and max_side exclude each other",
+                hint="leave one of --resize and --max-side off",
             )
         sides = self.resize if isinstance(self.resize, tuple) else (self.resize,)
         is_size = self.resize is None or (len(sides) in (1, 2) and all(map(_is_side, sides)))
         if not is_size or (len(sides) == 1 and isinstance(self.resize, tuple)):
             raise OptionError(
                 f"resize is {self.resize!r}",
-                hint=f"it is pixels of the shorter side, or WIDTHxHEIGHT, each 1 to {MAX_SIDE:,}",
+                hint=f"give pixels of the shorter side, or WIDTHxHEIGHT, each 1 to {MAX_SIDE:,}",
             )
         if self.max_side is not None and not _is_side(self.max_side):
-            raise OptionError(f"max_side is {self.max_side!r}: it is a number, 1 to {MAX_SIDE:,}")
+            raise OptionError(
+                f"max_side is {self.max_side!r}: it must be a number from 1 to {MAX_SIDE:,}"
+            )
         if self.quality is not None and not (_is_side(self.quality) and self.quality <= 100):
-            raise OptionError(f"quality is {self.quality!r}: it is a number from 1 to 100")
+            raise OptionError(f"quality is {self.quality!r}: it must be a number from 1 to 100")
 
     @property
     def is_sized(self) -> bool:
-        """Whether images get another size; else JPEGs are only encoded anew."""
+        """Whether images are resized; if not, JPEGs are encoded again in their own size."""
         return self.resize is not None or self.max_side is not None
 
     def size_for(self, width: int, height: int) -> tuple[int, int]:
-        """Return (width, height) of what becomes of an image."""
+        """Return (width, height) of the image to write, from its own (width, height)."""
         if isinstance(self.resize, tuple):
             return self.resize
         if self.resize is not None:
@@ -96,7 +96,7 @@ class ImageOptions:
         return _scaled(width, height, self.max_side, longer)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what decides the bytes."""
+        """Return the options as they are in the job's hash."""
         size = list(self.resize) if isinstance(self.resize, tuple) else self.resize
         return {
             "max_side": self.max_side,
@@ -110,7 +110,7 @@ def _is_side(value: object) -> bool:
 
 
 def _scaled(width: int, height: int, wanted: int, of: int) -> tuple[int, int]:
-    """Scale by wanted / of, rounded half up; no side vanishes."""
+    """Return (width, height) scaled by wanted / of, rounded half up, at least 1."""
     return (
         max(1, (2 * width * wanted + of) // (2 * of)),
         max(1, (2 * height * wanted + of) // (2 * of)),
@@ -120,10 +120,10 @@ def _scaled(width: int, height: int, wanted: int, of: int) -> tuple[int, int]:
 def image_options(
     resize: str | None = None, max_side: int | None = None, quality: int | None = None
 ) -> ImageOptions | None:
-    """Return what ``--resize``, ``--max-side`` and ``--quality`` say; None where none is given.
+    """Return the options of ``--resize``, ``--max-side`` and ``--quality``; None if none is given.
 
     Raises:
-        OptionError: ``--resize`` is neither a number nor two, or as :class:`ImageOptions` says.
+        OptionError: ``--resize`` is neither N nor WxH, or :class:`ImageOptions` refuses a value.
     """
     if resize is None and max_side is None and quality is None:
         return None
@@ -136,8 +136,8 @@ def image_options(
             size = int(resize)
         else:
             raise OptionError(
-                f"--resize: {resize!r} is no size",
-                hint="256 is the shorter side, 256x192 is width and height",
+                f"--resize: {resize!r} is not a size",
+                hint="--resize 256 sets the shorter side, --resize 256x192 width and height",
             )
     return ImageOptions(size, max_side, quality)
 
@@ -167,32 +167,31 @@ SKIP: Final = _Skip()
 
 @dataclass(frozen=True)
 class DatasetOptions:
-    """What decides the bytes, beside the source.
+    """The options that decide the bytes of a dataset, together with the source.
 
     Attributes:
         map: Applied to the features of every item; may return SKIP.
-        filter: Asked of every item, as the source lists it, before items are numbered; those for
-            which it returns a false value are left out as if they were not there.
-        limit: Only the first so many items; None for all.
+        filter: Called with every item, as the source lists it, before items are numbered; an item
+            for which it returns a false value gets no index.
+        limit: Write the first ``limit`` items only; None for all.
         shuffle_seed: Writes the items in the order of permutation (T, seed); None for source order.
         label: Feature whose values are counted; None for the source's own label, if it has one.
         schema: Types fixed by the user, by feature.
-        world: Ranks that will read, for a number of shards that is chosen.
-        loader_workers: Loader workers of a rank, likewise.
-        compression: What shards are compressed with: ``none``, ``gzip`` or ``zlib``.
-        deflate: Who compresses: ``isal-2``, or ``zlib-6`` for smaller shards that take longer.
+        world: Number of ranks that will read, for choosing the number of shards.
+        loader_workers: Number of loader workers of a rank, for choosing the number of shards.
+        compression: Compression of the shards: ``none``, ``gzip`` or ``zlib``.
+        deflate: The compressor: ``isal-2``, or ``zlib-6`` for smaller shards that take longer.
         order: ``source``, or ``key`` for the order of a hash of the items' keys.
-        key: For ``key``, and for a split by fractions: the feature that is an item's key, as the
-            source gives it; None for what the source calls the item.
-        order_seed: For ``key``: the salt of the hash.
+        key: For ``order="key"``, and for a split by fractions: the feature of the source's items
+            that is the key; None for the source's own name of an item.
+        order_seed: For ``order="key"``: the salt of the hash.
         tfds: The split of a TFDS dataset that is written; images then have TFDS's feature names.
-        split: Which of several datasets this is, where one write makes them; None for the only one.
+        split: The split that this dataset is, if one write makes several; None for the only one.
         vocabularies: Names of the values of integer features, fixed by the user, by feature.
-        images: What is done to images, before the map; None to pass them through.
-        names: What the parts of items are called that are tuples or lists.
-        indices: Which items of the source are written, in this order, before the filter is asked;
-            None for all.
-        table: How a table is read; None as it says itself.
+        images: Size and quality of images, applied before the map; None to pass images through.
+        names: Names of the parts of items that are tuples or lists.
+        indices: Items of the source to write, in this order, before the filter; None for all.
+        table: How to read a table; None for the defaults.
     """
 
     map: Callable[[dict[str, Any]], Any] | None = None
@@ -227,60 +226,60 @@ class DatasetOptions:
         for name, feature_type in self.schema.items():
             if not isinstance(feature_type, FeatureType):
                 raise OptionError(
-                    f"the schema gives {name!r} as {feature_type!r}, not as a FeatureType",
+                    f"the schema has {feature_type!r} for {name!r}, which is not a FeatureType",
                     hint="declare('id=string,price=float').types makes them from text",
                 )
 
     def _check_order(self) -> None:
         if self.key == "":
-            raise OptionError("key is '': it is the name of a feature")
+            raise OptionError("key is '': it must be the name of a feature")
         is_split = self.split is not None and self.split.is_by_key
         if self.order == "source" and self.key is not None and not is_split:
             raise OptionError(
-                "a key decides nothing where items keep the order of the source",
+                "a key has no effect while items keep the order of the source",
                 hint="add --order key, or a --split by fractions; or leave --key off",
             )
         if self.order == "source" and self.order_seed:
             raise OptionError(
-                "order_seed salts the order by key, and items keep the order of the source",
-                hint="shuffle_seed shuffles them; order='key' orders them by key",
+                "order_seed needs order='key', and items keep the order of the source",
+                hint="shuffle_seed shuffles items; order='key' orders them by key",
             )
         if self.order == "key" and self.shuffle_seed is not None:
             raise OptionError(
-                "items are shuffled or put in the order of their keys, not both",
+                "--shuffle and --order key exclude each other",
                 hint="leave --shuffle off: the order by key is mixed as well, and --seed alone "
-                "chooses another",
+                "chooses another order",
             )
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a job is carried out; none of this changes a byte.
+    """How to run a job; none of these options changes a byte.
 
     Attributes:
         overwrite: Replace a finished dataset of this name, or discard an unfinished run.
-        resume: Go on with an unfinished run of the same job; begin where there is none, and do
-            nothing where its dataset is finished.
-        retry_errors: The same, and items that gave an error are tried again; of a finished dataset
-            too.
-        accept_changed_map: With ``retry_errors``, of a finished dataset: the map may be another one
-            than that which made it. Records that stand are kept, and the items that gave an error
-            are made by the new one; the manifest says which.
-        on_error: What becomes of an item that gives an error: ``raise`` ends the run, ``skip``
-            leaves a gap and an entry in the ledger.
-        max_errors: How many items may be skipped so; None for any number.
-        engine: Who does the work: ``process``, with one worker the same as ``serial``.
-        workers: Worker processes; None for as many as there are cores that may be used.
-        item_timeout_s: The longest that one item may take, which needs a worker, be it one; None
-            for any time.
-        backend: Whose record writers are opened: ours, or ``tf.io.TFRecordWriter``.
+        resume: Resume an unfinished run of the same job; begin if there is none, and do nothing if
+            its dataset is finished.
+        retry_errors: Resume, and try items that gave an error again, also of a finished dataset.
+        accept_changed_map: With ``retry_errors`` of a finished dataset: accept a map that has
+            changed. Records that are written stay; the items that gave an error go through the new
+            map, and the manifest lists them.
+        on_error: ``raise`` ends the run at an item's error, ``skip`` leaves a gap and an entry in
+            the error log.
+        max_errors: Maximum number of skipped items; None for any number.
+        engine: ``process``, or ``serial`` to use this process only; with one worker they are the
+            same.
+        workers: Number of worker processes; None for one per usable core.
+        item_timeout_s: Maximum seconds for one item, which needs a worker process; None for no
+            limit.
+        backend: Record writer: ``native``, or ``tensorflow`` for ``tf.io.TFRecordWriter``.
         dali_index: Write ``<shard>.idx`` beside every shard.
-        mark_s: How often a worker notes how far it is, from ten times as long on: a resumed run
-            does about so many seconds of work again.
-        checkpoint_bytes: How many bytes of records a worker writes before it brings them to the
-            disk: after a power cut at most so many are made again.
-        strict: Whether what would be a warning about data is an error.
-        log_dir: Folder for TensorBoard's event files, one of each process that writes; None for
+        mark_s: Seconds between the snapshots of a worker, once it has run ten times as long: a
+            resumed run repeats about so many seconds of work.
+        checkpoint_bytes: Bytes of records that a worker writes between two syncs to disk: after a
+            power cut at most so many are written again.
+        strict: Whether a warning about the data is an error.
+        log_dir: Folder for TensorBoard's event files, one for each process that writes; None for
             none.
     """
 
@@ -306,37 +305,36 @@ class RunOptions:
         check_fields(self)
         if self.overwrite and (self.resume or self.retry_errors):
             raise OptionError(
-                "a run is gone on with or written over, not both",
+                "--resume and --overwrite exclude each other",
                 hint="leave one of --resume and --overwrite off",
             )
         if self.accept_changed_map and not self.retry_errors:
             raise OptionError(
-                "a changed map is accepted for items that gave an error",
+                "--accept-changed-map needs --retry-errors",
                 hint="add --retry-errors, or leave --accept-changed-map off",
             )
         if self.max_errors is not None and self.on_error != "skip":
-            raise OptionError(
-                "max_errors counts items that are skipped", hint="add --on-error skip"
-            )
+            raise OptionError("--max-errors needs --on-error skip", hint="add --on-error skip")
         several = self.workers not in (None, 1)
         if several and self.engine == "serial":
-            raise OptionError("the serial engine is one process", hint="leave the workers off")
+            raise OptionError("the serial engine uses one process", hint="leave the workers off")
         if several and self.backend != "native":
             raise OptionError(
-                f"the {self.backend} backend writes in one process", hint="leave the workers off"
+                f"the {self.backend} backend uses one process", hint="leave the workers off"
             )
         if self.item_timeout_s is not None and (
             self.engine == "serial" or self.backend != "native"
         ):
             raise OptionError(
-                "an item can be given up only in a process of its own",
-                hint="leave the item timeout off, or let the process engine write",
+                "an item timeout needs the process engine and the native backend",
+                hint="leave the item timeout off, or use engine='process', backend='native'",
             )
         if self.log_dir is not None and not os.fspath(self.log_dir):
-            raise OptionError("log_dir is '': it is the path of a folder")
+            raise OptionError("log_dir is '': it must be the path of a folder")
 
 
 def changed(run: RunOptions | None, **given: Any) -> RunOptions:
-    """Return how a job is carried out, with what was given beside; ``...`` is not given."""
-    told = {name: value for name, value in given.items() if value is not ...}
-    return replace(run or RunOptions(), **told)
+    """Return ``run`` with the given options replaced; an option that is ``...`` was not given."""
+    return replace(
+        run or RunOptions(), **{name: value for name, value in given.items() if value is not ...}
+    )

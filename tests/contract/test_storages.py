@@ -17,9 +17,9 @@ from gcs_emulator import empty_bucket, gcs_emulator
 
 from shardwriter.errors import StorageError
 from shardwriter.formats.crc32c import crc32c
-from shardwriter.storage.beam import FileSystemStorage
+from shardwriter.storage import ComposingStorage, LocalStorage, storage_for
+from shardwriter.storage.beam import BeamStorage
 from shardwriter.storage.gcs import GcsStorage
-from shardwriter.storage.protocol import ComposingStorage, LocalStorage, storage_for
 
 # Smaller than an object that goes up in one request, and larger.
 SMALL = b"\x00\r\n\xff--text" * 500
@@ -119,10 +119,10 @@ def place(request, tmp_path):
     if request.param == "local":
         return Place(LocalStorage(), str(tmp_path))
     if request.param == "beam":
-        return Place(FileSystemStorage(), str(tmp_path))
+        return Place(BeamStorage(), str(tmp_path))
     if request.param == "stubborn":
-        return Place(FileSystemStorage(), f"stubborn:/{tmp_path}")
-    storage = GcsStorage() if request.param == "gs" else FileSystemStorage()
+        return Place(BeamStorage(), f"stubborn:/{tmp_path}")
+    storage = GcsStorage() if request.param == "gs" else BeamStorage()
     return Place(storage, f"{request.getfixturevalue('bucket')}/{tmp_path.name}")
 
 
@@ -296,18 +296,18 @@ def test_several_threads_write_by_one_storage(place):
     assert place.storage.read(f"{place.root}/3-2") == SMALL * 3
 
 
-# -- places that Beam knows ------------------------------------------------------------------------
+# -- file systems of Beam --------------------------------------------------------------------------
 
 
 def test_a_file_that_was_completed_can_not_grow(tmp_path, gs):
-    for place in (Place(FileSystemStorage(), str(tmp_path)), gs):
+    for place in (Place(BeamStorage(), str(tmp_path)), gs):
         path = f"{place.root}/a"
         file = place.storage.create(path)
         file.write(SMALL)
         place.storage.sync(path)
         with pytest.raises(StorageError, match="can not grow"):
             file.write(b"x")
-        with pytest.raises(StorageError, match="appended"):
+        with pytest.raises(StorageError, match="can not append"):
             place.storage.append(path, 3)
         assert place.storage.read(path) == SMALL
 
@@ -316,26 +316,26 @@ def test_the_storage_of_a_path():
     assert type(storage_for("out/train")) is LocalStorage
     assert type(storage_for("/out/a:b//c")) is LocalStorage
     assert type(storage_for("gs://bucket/train")) is GcsStorage
-    assert type(storage_for("s3://bucket/train")) is FileSystemStorage
+    assert type(storage_for("s3://bucket/train")) is BeamStorage
 
 
-def test_a_scheme_that_is_not_there_is_told_with_the_way_out():
+def test_an_unknown_scheme_raises_with_a_hint():
     with pytest.raises(StorageError) as caught:
-        FileSystemStorage().size("azfs://account/container/a")
+        BeamStorage().size("azfs://account/container/a")
     assert 'pip install "apache-beam[azure]"' in caught.value.hint
     with pytest.raises(StorageError) as caught:
-        FileSystemStorage().size("none://a")
+        BeamStorage().size("none://a")
     assert "no file system for none://" in caught.value.hint
 
 
-def test_errors_of_any_class_are_told(tmp_path):
+def test_errors_of_any_class_become_storage_errors(tmp_path):
     with pytest.raises(StorageError, match="no ticket") as caught:
-        FileSystemStorage().create(f"stubborn:/{tmp_path}/denied")
+        BeamStorage().create(f"stubborn:/{tmp_path}/denied")
     assert caught.value.path == f"stubborn:/{tmp_path}/denied"
-    assert "what Beam needs for stubborn://" in caught.value.hint
+    assert "configuration that Beam needs for stubborn://" in caught.value.hint
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"not a directory|file exists"):
-        FileSystemStorage().create(f"{tmp_path}/file/a")
+        BeamStorage().create(f"{tmp_path}/file/a")
 
 
 # -- uploads ---------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_a_partial_upload_never_appears(gs, data, new):
         stops()
     file = gs.storage.create(path, new=new)
     file.write(data)  # nobody closes it
-    gs.storage._growing.clear()
+    gs.storage._files.clear()
     del file
     gc.collect()
     assert gs.storage.list(gs.root) == []
@@ -390,12 +390,12 @@ def test_another_attempt_that_ends_first_wins(gs, data):
     assert gs.storage.read(path) == data
 
 
-def test_what_arrives_is_held_against_what_was_sent(gs, monkeypatch):
+def test_an_upload_is_compared_with_what_was_sent(gs, monkeypatch):
     path = f"{gs.root}/a"
     file = gs.storage.create(path, new=True)
     file.write(LARGE)
     file._file._crc ^= 1
-    with pytest.raises(StorageError, match="not 1,048,576 bytes of the right checksum"):
+    with pytest.raises(StorageError, match="not 1,048,576 bytes of the expected checksum"):
         gs.storage.sync(path)
     assert gs.storage.size(path) is None
 
@@ -456,7 +456,7 @@ def test_parts_are_joined(gs, count, new):
 
 
 def test_parts_are_joined_in_many_rounds(gs, monkeypatch):
-    monkeypatch.setattr("shardwriter.storage.gcs._MOST_SOURCES", 3)
+    monkeypatch.setattr("shardwriter.storage.gcs._MAX_SOURCES", 3)
     paths, data = parts(gs, 29)
     join(gs, paths, data)
     assert gs.storage.read(f"{gs.root}/joined") == data
@@ -478,10 +478,10 @@ def test_joining_again_when_the_parts_are_gone(gs):
     assert len(gs.storage.list(gs.root)) == 20
 
 
-def test_what_is_joined_is_proven(gs):
+def test_a_composed_object_is_compared(gs):
     paths, data = parts(gs, 5)
     for wrong in ({"num_bytes": len(data) + 1}, {"crc32c": 7}):
-        with pytest.raises(StorageError, match="right checksum"):
+        with pytest.raises(StorageError, match="expected checksum"):
             join(gs, paths, data, **wrong)
         assert gs.storage.size(f"{gs.root}/joined") is None
     gs.put("joined", b"other")

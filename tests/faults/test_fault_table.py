@@ -697,8 +697,8 @@ SIGNALS = {
     signal.SIGTERM: 128 + signal.SIGTERM,
     signal.SIGHUP: 128 + signal.SIGHUP,
 }
-GOES_ON = "nothing was published, and what was done is kept in"
-FINISHES = "all is written, and --resume finishes the publication of 't'"
+GOES_ON = "nothing was published; the work so far is in"
+FINISHES = "all items are written; --resume publishes 't'"
 # The moments take turns, so that each is met by every signal, with one worker or with two.
 ENDINGS = [
     (number, place, at, workers)

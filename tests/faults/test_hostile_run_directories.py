@@ -18,7 +18,7 @@ import pytest
 import shardwriter as sw
 from shardwriter.errors import CallableError, RunError, SchemaConflict, ShardwriterError
 from shardwriter.formats import canonical
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing import publication
 from shardwriter.writing.index_files import make_index
 from shardwriter.writing.journal import signed_line

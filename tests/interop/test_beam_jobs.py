@@ -198,7 +198,7 @@ def test_errors_in_workers_say_what_where_and_what_to_do(inputs: Path) -> None:
         assert f"error: {words}" in found.stderr
         assert "Traceback" not in found.stderr
     assert "  do:  " in done[0].stderr
-    assert "--resume goes on" in done[1].stderr
+    assert "--resume continues it" in done[1].stderr
     assert not list(inputs.glob("e-*/t*"))
 
 
@@ -258,7 +258,7 @@ def test_bad_items_plans_and_resuming(inputs: Path) -> None:
     assert "gave an error, and 1 may" in too_many.stderr
     assert planned.code == 0
     assert failed.code == 1
-    assert "--resume goes on" in failed.stderr
+    assert "--resume continues it" in failed.stderr
     plan = (inputs / "plan.json").read_bytes()
     changed = inputs / "changed"
     changed.mkdir()

@@ -463,14 +463,14 @@ def test_a_shard_that_would_come_out_otherwise_now(tmp_path, monkeypatch, compre
     again = task_for(tmp_path, resume=True, **more)
     assert made_by(again, 1).shard == 1
     monkeypatch.setattr(Numbers, "__getitem__", lambda self, i: {"id": f"item-{i:07d}", "x": 1})
-    with pytest.raises(RunChanged, match="gives another record now"):
+    with pytest.raises(RunChanged, match="gives a different record now"):
         made_by(again, 1)
 
 
 def test_a_finished_dataset_that_would_come_out_otherwise_now(tmp_path, monkeypatch):
     publish_all(task_for(tmp_path, strategy="strided"))
     monkeypatch.setattr(Numbers, "__getitem__", lambda self, i: {"id": f"item-{i:07d}", "x": 1})
-    with pytest.raises(RunChanged, match="gives another record now"):
+    with pytest.raises(RunChanged, match="gives a different record now"):
         task_for(tmp_path, strategy="strided", resume=True, entered=False)
 
 

@@ -34,9 +34,9 @@ from shardwriter.reading.show import read_some
 from shardwriter.sources.find import open_source
 from shardwriter.sources.shard_sets import find_one, find_shard_sets
 from shardwriter.sources.tfrecord import TFRecordFiles
-from shardwriter.storage import beam as ranged
+from shardwriter.storage import beam_inputs
 from shardwriter.storage import inputs as seam
-from shardwriter.storage.beam import RangedFile
+from shardwriter.storage.beam_inputs import RangedFile
 from shardwriter.storage.inputs import InputChanged, inputs_for, open_stream
 from shardwriter.writing.index_files import make_index, open_index
 
@@ -375,7 +375,7 @@ def test_the_time_of_a_change_is_the_same_in_every_time_zone():
     code = (
         "import datetime as d\n"
         "from apache_beam.io.gcp.gcsio import GcsIO\n"
-        "from shardwriter.storage.beam import _token\n"
+        "from shardwriter.storage.beam_inputs import _token\n"
         "at = d.datetime(2026, 7, 1, 12, 3, 4, 567891, tzinfo=d.timezone.utc)\n"
         "print(_token(GcsIO._updated_to_seconds(at)), _token(at.timestamp()))\n"
     )
@@ -518,7 +518,7 @@ def test_a_place_far_away_takes_little():
 
 
 def test_many_open_files_share_the_memory(monkeypatch):
-    monkeypatch.setattr(ranged, "_ALL_BYTES", 8 << 20)
+    monkeypatch.setattr(beam_inputs, "_TOTAL_BYTES", 8 << 20)
     files = [Requests(64 << 20) for _ in range(16)]
     for asked in files:
         while asked.file.read(1 << 16):

@@ -52,10 +52,12 @@ def test_the_demo_deletes_no_folder_of_others(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_the_benchmark_finds_the_same_samples_on_every_side() -> None:
-    script = ROOT / "scripts" / "bench_train.py"
-    small = ["--images", "60", "--side", "32", "--batch-size", "8", "--workers", "0"]
-    document = json.loads(run(peers_python(), script, *small, "--repeat", "1", "--json"))
-    assert [case["case"] for case in document["cases"]] == ["jpeg", "pixels", "integers"]
-    for case in document["cases"]:
-        assert set(case["samples_per_s"]) == {"shards", "folder", "memory"}
+def test_the_benchmark_finds_the_same_samples_with_every_loader() -> None:
+    script = ROOT / "scripts" / "bench"
+    small = ["--size", "0.03", "--set", "side=32", "--set", "batch_size=8", "--workers", "0"]
+    command = [peers_python(), script, "train", *small, "--repeats", "1", "--json"]
+    document = json.loads(run(*command))
+    assert list(document) == ["train/jpeg", "train/pixels", "train/integers"]
+    for case in document.values():
+        assert case["count"] == 60
+        assert set(case["results"]) == {"shardwriter", "folder", "memory"}

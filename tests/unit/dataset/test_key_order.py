@@ -555,7 +555,7 @@ def test_what_an_item_raises_is_told_with_the_item(tmp_path):
     [
         ({"order": "hash"}, "order is 'hash'"),
         ({"order": None}, "order is None"),
-        ({"key": "id"}, "a key decides nothing"),
+        ({"key": "id"}, "a key has no effect"),
         ({"order_seed": 1}, "order_seed salts"),
         ({"order": "key", "key": ""}, "key is ''"),
         ({"order": "key", "key": 3}, "key is 3"),

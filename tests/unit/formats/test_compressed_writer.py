@@ -27,7 +27,7 @@ from shardwriter.formats.compression import (
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written, frame
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.open_shards import ShardFile
 
 HEAD = bytes.fromhex("1f8b0804 00000000 00ff".replace(" ", ""))

@@ -98,7 +98,7 @@ def to_fifo(path: Path) -> None:
 def test_an_index_that_is_a_fifo_is_not_waited_for(tmp_path):
     manifest = sw.write(Numbers(), tmp_path / "t@2", workers=1)
     to_fifo(tmp_path / "t.index")
-    with pytest.raises(StorageError, match="it is no plain file"):
+    with pytest.raises(StorageError, match="not a plain file"):
         open_index(str(tmp_path), manifest)
     with pytest.raises(ManifestError, match="it is no plain file"):
         Index(tmp_path / "t.index")
@@ -108,7 +108,7 @@ def test_an_index_that_is_a_fifo_is_not_waited_for(tmp_path):
 def test_a_list_of_errors_that_is_a_fifo_is_not_waited_for(tmp_path):
     sw.write(Numbers(), tmp_path / "t@2", workers=1)
     to_fifo(tmp_path / "t.errors.jsonl")
-    with pytest.raises(StorageError, match="it is no plain file"):
+    with pytest.raises(StorageError, match="not a plain file"):
         sw.write(Numbers(), tmp_path / "t@2", workers=1, resume=True)
 
 

@@ -11,7 +11,7 @@ import shardwriter as sw
 from shardwriter.errors import ManifestError, OptionError, SourceError, StorageError
 from shardwriter.inspect.stats import Report
 from shardwriter.sources.shard_sets import ShardSet, find_one, find_shard_sets
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.run_directory import RunDirectory
 
 COUNT, N = 10, 2

@@ -9,8 +9,8 @@ import pytest
 from processes import open_below
 
 from shardwriter.errors import StorageError
+from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import storage_errors
-from shardwriter.storage.protocol import LocalStorage
 
 
 class StorageContract:

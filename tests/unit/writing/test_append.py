@@ -296,7 +296,7 @@ def test_killed_at_any_time_it_goes_on(tmp_path, workers):
 
 @pytest.mark.parametrize("folder", [False, True])
 def test_killed_while_it_is_published_it_is_not_appended_again(tmp_path, monkeypatch, folder):
-    from shardwriter.storage.protocol import LocalStorage
+    from shardwriter.storage import LocalStorage
 
     sw.write(rows(10), tmp_path / "a/x@3")
     new = tmp_path / "new.jsonl"

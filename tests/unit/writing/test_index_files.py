@@ -13,7 +13,7 @@ from shardwriter.dataset.index import Index
 from shardwriter.errors import ManifestError, OptionError, OutputBusy, StorageError
 from shardwriter.formats.compression import Compression
 from shardwriter.formats.tfrecord import frame
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing import publication
 from shardwriter.writing.index_files import make_index, open_index
 from shardwriter.writing.journal import Base

@@ -14,7 +14,7 @@ from shardwriter.dataset.manifest import SealedShard
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.schema.schema import FeatureSummary
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.journal import Base, Snapshot, rows_of, sealed_of, written_of
 from shardwriter.writing.run_directory import RunDirectory
 

@@ -14,7 +14,7 @@ from shardwriter.formats.compression import PLAIN, Packing
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, TFRecordWriter, Written, frame
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.open_shards import ShardFile
 
 RECORDS = [b"one", b"", b"three" * 100]

@@ -17,9 +17,9 @@ from shardwriter.dataset.manifest import Manifest, parse_manifest
 from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OutputExists, StorageError
 from shardwriter.formats.tfrecord import TFRecordWriter
-from shardwriter.storage.beam import FileSystemStorage
+from shardwriter.storage import LocalStorage
+from shardwriter.storage.beam import BeamStorage
 from shardwriter.storage.gcs import GcsStorage
-from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing.open_shards import ShardFile
 from shardwriter.writing.publication import (
     COMMIT,
@@ -40,7 +40,7 @@ def bucket():
         yield url
 
 
-@pytest.fixture(params=[LocalStorage, FileSystemStorage, GcsStorage])
+@pytest.fixture(params=[LocalStorage, BeamStorage, GcsStorage])
 def kind(request):
     return request.param
 
@@ -371,7 +371,7 @@ def test_small_files_and_marks_are_kept(kind, root):
 
 
 def test_a_folder_in_the_way_is_refused_before_the_commit(tmp_path):
-    for kind in (LocalStorage, FileSystemStorage):
+    for kind in (LocalStorage, BeamStorage):
         root = str(tmp_path / kind.__name__)
         os.makedirs(f"{root}/train.tfrecord-00001-of-00002")
         with pytest.raises(StorageError, match="a folder of this name"):

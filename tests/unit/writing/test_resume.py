@@ -297,7 +297,7 @@ def test_records_that_come_out_otherwise_are_found(tmp_path, stream):
     with pytest.raises(CallableError):
         sw.write(data, tmp_path / "t@4", map=look, run=ALWAYS)
     library["version"] = 2
-    with pytest.raises(RunChanged, match="another record now") as caught:
+    with pytest.raises(RunChanged, match="a different record now") as caught:
         sw.write(data, tmp_path / "t@4", map=look, resume=True)
     assert caught.value.index in range(21, 25)
     assert not (tmp_path / "t.manifest.json").exists()
@@ -547,7 +547,7 @@ def test_the_command_says_what_was_kept_and_what_was_skipped(tmp_path, monkeypat
     run = CliRunner()
     result = run.invoke(app, command)
     assert result.exit_code == 1
-    assert "--resume goes on" in result.stderr
+    assert "--resume continues it" in result.stderr
     result = run.invoke(app, command)
     assert result.exit_code == 2
     assert "an unfinished run" in result.stderr

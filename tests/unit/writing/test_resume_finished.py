@@ -47,7 +47,7 @@ def switch(tmp_path):
 def test_other_data_of_the_same_length_is_found(tmp_path):
     sw.write(list(map(bytes, [[1], [2], [3]])), tmp_path / "t@2")
     before = files(tmp_path)
-    with pytest.raises(RunChanged, match="another record now"):
+    with pytest.raises(RunChanged, match="a different record now"):
         sw.write(list(map(bytes, [[4], [5], [6]])), tmp_path / "t@2", resume=True)
     assert files(tmp_path) == before
 
@@ -57,7 +57,7 @@ def test_items_are_not_tried_again_of_other_data(tmp_path, switch):
     before = files(tmp_path / "out")
     switch.unlink()
     other = Values(range(1000, 1020), [3], switch)
-    with pytest.raises(RunChanged, match="another record now"):
+    with pytest.raises(RunChanged, match="a different record now"):
         sw.write(other, tmp_path / "out/t@4", run=RunOptions(retry_errors=True))
     assert files(tmp_path / "out") == before
 

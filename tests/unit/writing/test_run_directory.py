@@ -24,7 +24,7 @@ from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.schema.record_stats import RecordStats
 from shardwriter.sources.shard_sets import load_manifest
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing import publication
 from shardwriter.writing.journal import Journal, JournaledFile, Snapshot, read_facts
 from shardwriter.writing.open_shards import ShardFile
@@ -394,7 +394,7 @@ def test_a_folder_that_can_not_be_made_is_a_storage_error(tmp_path):
 HOLD = """
 import sys
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 run = RunDirectory.claim(sys.argv[1], "train", LocalStorage())
 print("claimed", flush=True)
 sys.stdin.read()

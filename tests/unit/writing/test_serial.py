@@ -20,8 +20,8 @@ from shardwriter.errors import CallableError, RecordTooLarge
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.schema.record_stats import RecordStats
 from shardwriter.sources.python import PythonSource
+from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
-from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing import open_shards as growing
 from shardwriter.writing import part
 from shardwriter.writing.job import Job

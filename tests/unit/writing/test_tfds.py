@@ -30,7 +30,7 @@ from shardwriter.schema.feature_types import FeatureType
 from shardwriter.schema.schema import FeatureSummary
 from shardwriter.sources.find import open_source
 from shardwriter.sources.shard_sets import load_manifest
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing import publication
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.tfds import TfdsFeature, tfds_feature
@@ -158,7 +158,7 @@ def test_a_manifest_of_no_split(metadata):
 def test_the_options_and_out_say_the_same(tmp_path):
     plain = parse_output(tmp_path / "t@1")
     options = DatasetOptions(tfds=TfdsSplit("demo", "1.0.0", "train"))
-    with pytest.raises(OptionError, match="the same TFDS dataset"):
+    with pytest.raises(OptionError, match="different TFDS datasets"):
         write_dataset(lambda: open_source([{"x": 1}]), plain, options, RunOptions())
 
 

@@ -14,7 +14,7 @@ import shardwriter as sw
 from shardwriter.dataset.naming import split_outputs
 from shardwriter.dataset.splits import parse_split_option
 from shardwriter.errors import CallableError, SchemaConflict
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.write import split_datasets, write_all
 

@@ -29,8 +29,8 @@ from shardwriter.errors import (
 )
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.schema.feature_types import FeatureType, parse_schema_option
+from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
-from shardwriter.storage.protocol import LocalStorage
 from shardwriter.writing import publication
 from shardwriter.writing import write as writing
 from shardwriter.writing.journal import Snapshot

@@ -32,7 +32,7 @@ from shardwriter.errors import (
     SourceError,
 )
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.storage.protocol import LocalStorage
+from shardwriter.storage import LocalStorage
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.write import split_datasets, write_all
