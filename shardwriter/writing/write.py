@@ -80,6 +80,7 @@ from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
     begin_run,
     check_names,
+    claim_output,
     commit,
     complete,
     error_log_lines,
