@@ -89,10 +89,10 @@ from shardwriter.writing.publication import (
 )
 from shardwriter.writing.reshard import check_same_vocabulary
 from shardwriter.writing.resume import (
-    go_on,
     has_dali,
-    read_ledger,
+    read_error_log,
     resume_finished,
+    resume_unfinished,
     run_facts,
     state_from_base,
     stats_from_manifest,
@@ -483,7 +483,7 @@ class Appending:
 
     def begin(self, job: Job, known: Known, run: RunDirectory) -> ResumeState:
         """Begin a run whose first items are known already."""
-        errors = read_ledger(run)
+        errors = read_error_log(run)
         learnt = (
             stats_from_manifest(job, self.manifest)
             if known.schema
@@ -650,7 +650,7 @@ def append_dataset(
         job = appending.job(BaseFacts.of(appending.manifest))
         check_source(job.source, job.options, output)
         if resume:
-            kept = go_on(job, run, run_facts(job), run_options, notices.info)
+            kept = resume_unfinished(job, run, run_facts(job), run_options, notices.info)
         else:
             kept = appending.begin(job, known, run)
         ErrorBudget(run_options, kept).check()

@@ -187,12 +187,13 @@ def continuing(mark):
         thread.join()
 
 
-def kept_by(notes):
-    """How many items a resumed run did not do again, as it says itself; records, too."""
+def resumed_from(notes):
+    """Return the numbers of records and of items that a resumed run reports as already done."""
     for note in notes:
-        found = re.match(r"kept ([\d,]+) records .*: ([\d,]+)", note)
+        found = re.match(r"resuming: ([\d,]+)(?: of [\d,]+)? items .*\(([\d,]+) records", note)
         if found:
-            return tuple(int(number.replace(",", "")) for number in found.groups())
+            items, records = (int(number.replace(",", "")) for number in found.groups())
+            return records, items
     return 0, 0
 
 
@@ -210,7 +211,7 @@ def check_resume(out, way, expected, monkeypatch, tmp_path, **options):
     assert files(out) == expected
     assert sorted(os.listdir(out)) == published(out)
     loads = [int(line) for line in counts.read_text().split()]
-    num_records, num_done = kept_by(notes)
+    num_records, num_done = resumed_from(notes)
     if any("nothing to do" in note for note in notes):
         assert len(loads) <= NUM_SHARDS  # all that was left was to give names, and to compare
     elif way in ("serial", "strided"):
@@ -527,7 +528,7 @@ def test_too_many_errors(out, monkeypatch, whole, way):
         write(out, way, on_error="skip", max_errors=3, resume=True)
     notes = []
     manifest = write(out, way, on_error="skip", max_errors=4, resume=True, notes=notes)
-    assert kept_by(notes)[1] > 0
+    assert resumed_from(notes)[1] > 0
     check_errors(out, manifest, indices_of(faults))
     assert files(out) == whole(way, faults=faults)
 
@@ -616,7 +617,7 @@ def test_errors_of_a_finished_dataset_are_tried_again(out, monkeypatch, whole, w
     monkeypatch.delenv(SWITCH)
     notes = []
     write(out, way, compression=compression, retry_errors=True, notes=notes)
-    assert any("3 items are tried again; 2 of 4 shards" in note for note in notes)
+    assert any("retrying 3 failed items; 2 of 4 shards" in note for note in notes)
     assert files(out) == whole(way, compression=compression)
     assert not (out / "t.errors.jsonl").exists()
     after = identities(out)
@@ -634,7 +635,7 @@ def test_errors_of_an_unfinished_run_are_tried_again(
     monkeypatch.delenv(SWITCH)
     notes = []
     write(out, way, compression=compression, retry_errors=True, notes=notes)
-    assert kept_by(notes)[1] > 0 or way == "dealt"
+    assert resumed_from(notes)[1] > 0 or way == "dealt"
     assert files(out) == whole(way, compression=compression)
     assert sorted(os.listdir(out)) == published(out)
 

@@ -210,7 +210,7 @@ def test_errors_in_workers_say_what_where_and_what_to_do(inputs: Path) -> None:
         ("write rows.csv none/t@4 --project", 2, ["--project"]),
         ("write rows.csv none/t@4 -j4", 2, ["-j", "--num_workers"]),
         ("write rows.csv none/t@4 --dry-run", 2, ["--dry-run", "shardwriter write"]),
-        ("write rows.csv there/t@2 --runner=FnApiRunner", 2, ["there already", "--overwrite"]),
+        ("write rows.csv there/t@2 --runner=FnApiRunner", 2, ["exists already", "--overwrite"]),
         ("write rows.csv none/t@4 --runner=DataflowRunner", 2, ["rows.csv", "gs://"]),
         ("write rows.csv none/t@4 --runner=NoRunner", 2, ["NoRunner"]),
         ("write rows.csv none/t@4 --runner=no.such.Runner", 2, ["--runner", "no"]),

@@ -173,7 +173,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_indices_only(tmp_path, mon
     out = tmp_path / "out" / "d@2"
     with pytest.raises(CallableError, match="not yet"):
         sw.write(Loads(), out, indices=chosen, map=stop, run=run)
-    with pytest.raises(RunChanged, match="indices= is not what it was"):
+    with pytest.raises(RunChanged, match="indices= has changed"):
         sw.write(Loads(), out, indices=chosen[:-1], map=stop, run=run, resume=True)
     (tmp_path / "mended").touch()
     sw.write(Loads(), out, indices=chosen, map=stop, run=run, resume=True)

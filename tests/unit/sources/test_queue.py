@@ -274,7 +274,7 @@ def test_a_queue_is_written_once(tmp_path):
     with pytest.raises(SourceError, match="read before"):
         source.items()
     sw.write([{"x": 1}], tmp_path / "d@1")
-    with pytest.raises(OptionError, match="can be read once"):
+    with pytest.raises(OptionError, match="can be read only once"):
         sw.write(sw.ItemQueue(), tmp_path / "d@1", resume=True)
     # A second write is an error, and does not put nothing in the place of the first.
     items = sw.ItemQueue()

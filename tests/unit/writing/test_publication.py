@@ -384,5 +384,5 @@ def test_what_was_published_is_the_manifest(kind, root):
     run = RunDirectory.unlocked(root, "train", kind())
     data = kind().read(f"{root}/train.manifest.json")
     assert finished_manifest(run) == parse_manifest(data)
-    with pytest.raises(OutputExists, match="there already"):
+    with pytest.raises(OutputExists, match="exists already"):
         check_output(run, overwrite=False)

@@ -81,17 +81,16 @@ def test_what_was_done_is_not_done_again(tmp_path):
     assert sorted(data.loaded) == sorted([*range(21, 25), *range(25, 40)])
 
 
-def test_how_much_is_kept_is_said(tmp_path):
+def test_a_note_says_how_much_is_resumed(tmp_path):
     folder = stop(tmp_path)
     notes = []
     sw.write(Numbers(), folder / "t@4", label="label", resume=True, notify=notes.append)
     assert notes == [
-        "kept 25 records (765 bytes): 25 of 40 items need not be done again, 0 of 4 shards are "
-        "whole"
+        "resuming: 25 of 40 items already done (25 records, 765 bytes), 0 of 4 shards complete"
     ]
 
 
-def test_a_stream_is_read_again_and_dropped_and_that_is_said(tmp_path):
+def test_a_note_says_that_a_stream_is_read_again(tmp_path):
     maps = []
 
     def stream():
@@ -107,7 +106,7 @@ def test_a_stream_is_read_again_and_dropped_and_that_is_said(tmp_path):
         sw.write(stream, tmp_path / "out/t@4", map=look, run=ALWAYS)
     notes = []
     sw.write(stream, tmp_path / "out/t@4", map=look, resume=True, notify=notes.append)
-    assert any("are read again and dropped" in note for note in notes)
+    assert any("are read again and skipped" in note for note in notes)
     assert sorted(maps[26:]) == sorted([*range(21, 25), *range(25, 40)])
     found = [
         sw.decode_example(record)["label"].tolist()
@@ -244,7 +243,7 @@ def test_other_shards_are_refused_by_name(tmp_path, out):
 
 def test_a_longer_source_is_refused(tmp_path):
     folder = stop(tmp_path)
-    with pytest.raises(RunChanged, match=r"the source is not what it was.*num_items"):
+    with pytest.raises(RunChanged, match=r"the source has changed.*num_items"):
         sw.write(Numbers(41), folder / "t@4", label="label", resume=True)
 
 
@@ -261,7 +260,7 @@ def test_a_table_that_was_written_to_is_refused(tmp_path):
         sw.write(table, tmp_path / "t@2", map=boom, run=ALWAYS)
     times = os.stat(table)
     os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
-    with pytest.raises(RunChanged, match="the source is not what it was"):
+    with pytest.raises(RunChanged, match="the source has changed"):
         sw.write(table, tmp_path / "t@2", map=boom, resume=True)
 
 
@@ -279,7 +278,7 @@ def test_other_code_of_a_map_is_refused(tmp_path, monkeypatch):
     with pytest.raises(CallableError):
         write(run=ALWAYS)
     module.write_text("def look(item):\n    return item\n")
-    with pytest.raises(RunChanged, match=r"the code of map= is not what it was.*map\.sha256"):
+    with pytest.raises(RunChanged, match=r"the code of map= has changed.*map\.sha256"):
         write(resume=True)
     sys.modules.pop("a_map_of_a_test", None)
 
@@ -411,7 +410,7 @@ def test_errors_of_a_finished_dataset_are_tried_again(tmp_path, switch, out, wor
     sw.write(data_again, tmp_path / "whole" / out, label="label")
     assert files(folder) == files(tmp_path / "whole")
     if out == "t@4":  # 3 is in shard 3, 17 in shard 1, 30 in shard 2
-        assert any("3 items are tried again; 3 of 4 shards" in note for note in notes)
+        assert any("retrying 3 failed items; 3 of 4 shards" in note for note in notes)
         name = "t.tfrecord-00000-of-00004"
         assert (folder / name).stat().st_ino == inodes[name]
 

@@ -245,7 +245,7 @@ def test_a_crash_at_any_call_leaves_the_old_set_or_ends_in_the_new_one(tmp_path,
         if committed:
             with (
                 RunDirectory.claim(str(directory), "train", LocalStorage()) as run,
-                pytest.raises(OutputExists, match="there already"),
+                pytest.raises(OutputExists, match="exists already"),
             ):
                 check_output(run, overwrite=False)
         else:
@@ -297,7 +297,7 @@ def test_a_finished_set_is_refused_and_left_alone(tmp_path):
     write_set(tmp_path, OLD, 2)
     before = snapshot(tmp_path)
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
-        with pytest.raises(OutputExists, match="there already") as caught:
+        with pytest.raises(OutputExists, match="exists already") as caught:
             check_output(run, overwrite=False)
         assert "--overwrite" in caught.value.hint
     assert snapshot(tmp_path) == before
@@ -358,7 +358,7 @@ def test_a_publication_that_was_cut_off_is_finished_and_then_refused(tmp_path):
     run.release()
     with (
         RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run,
-        pytest.raises(OutputExists, match="there already"),
+        pytest.raises(OutputExists, match="exists already"),
     ):
         check_output(run, overwrite=False)
     assert len(load_manifest(tmp_path / "train.manifest.json").shards) == 2
@@ -555,7 +555,7 @@ def test_a_journal_takes_nothing_more_after_a_write_that_failed(tmp_path, monkey
     assert len(half) == 20
     journal.fact(skip=4, reason="dropped")
     for refused in (journal.flush, journal.sync):
-        with pytest.raises(StorageError, match="failed before") as caught:
+        with pytest.raises(StorageError, match="earlier write to the journal failed") as caught:
             refused()
         assert caught.value.path == str(tmp_path / "j")
     journal.close()  # half a line is followed by no other
@@ -601,7 +601,7 @@ def test_a_journal_that_failed_lets_no_later_frame_through(tmp_path, monkeypatch
         patch.setattr(os, "write", full)
         with pytest.raises(StorageError, match="no space"):
             file.write(b"two")
-    with pytest.raises(StorageError, match="failed before"):
+    with pytest.raises(StorageError, match="earlier write to the journal failed"):
         file.write(b"two")
     file.close()
     journal.close()
@@ -662,7 +662,7 @@ def test_a_dataset_whose_name_looks_like_a_shard_is_left_alone(tmp_path):
 
 def test_endings_of_our_own_are_replaced_whatever_they_are(tmp_path):
     write_dataset(tmp_path, "train@3.data", b"x")
-    with pytest.raises(OutputExists, match="there already"):
+    with pytest.raises(OutputExists, match="exists already"):
         write_dataset(tmp_path, "train@2", b"y")
     write_dataset(tmp_path, "train@2", b"y", overwrite=True)
     assert not list(tmp_path.glob("*.data"))
