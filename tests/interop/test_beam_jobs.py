@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
+
 from gcs_emulator import gcs_emulator
 from paths import ROOT
 
@@ -24,8 +27,6 @@ from shardwriter.cli.beam import JobArguments, dataflow_command, main, told
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import RunError, SourceError
 from shardwriter.storage.protocol import storage_for
-
-pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 
 PIPELINES = ROOT / "pipelines"
 JOBS = {"write": "write_shards.py", "stats": "shard_stats.py", "reshard": "reshard.py"}

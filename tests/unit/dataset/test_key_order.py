@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run as command
 from hypothesis import given
 from hypothesis import strategies as st
-from test_commands import run as command
 
 import shardwriter as sw
 from shardwriter.dataset import key_order

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from crashes import Crash
+from environments import ask_tfds
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import PLENTY_S, started, until
-from test_image_folder import GIF, png
-from test_run_directory import Crash
+from small_images import GIF, png
 from typer.testing import CliRunner
 
 import shardwriter as sw
@@ -882,23 +883,6 @@ def in_shards(items, num_shards):
     return [item for shard in range(num_shards) for item in items[shard::num_shards]]
 
 
-def ask(questions):
-    from environments import PEERS, peers_python
-
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    environment.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1")
-    done = subprocess.run(
-        [peers_python(), PEERS / "tfds_directory.py"],
-        input=json.dumps(questions),
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
-
-
 def test_tfds_and_timm_read_what_was_written(tmp_path, photos):
     pixels = np.random.default_rng(0).integers(0, 256, (9, 4, 5, 3), dtype=np.uint8)
     pictures = list(map(sw_png, pixels))
@@ -911,7 +895,7 @@ def test_tfds_and_timm_read_what_was_written(tmp_path, photos):
     (tmp_path / "t.csv").write_text("id,price,zip\n1,2.5,\n2,,x\n3,1,y\n")
     write(tmp_path / "t.csv", data / "train@2", tfds="table:0.1.0")
 
-    pictures_read, types, table, loaded, tfds_info, tfds_types, is_same, timm, timm_val = ask(
+    pictures_read, types, table, loaded, tfds_info, tfds_types, is_same, timm, timm_val = ask_tfds(
         [
             ["read", str(data / HERE)],
             ["read", str(data / "types/2.0.1")],
