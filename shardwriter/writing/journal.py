@@ -224,7 +224,7 @@ class Journal:
         self._has_failed = False  # an unknown part of a line was written
         self.num_bytes = 0
 
-    def fact(self, **fact: Any) -> None:
+    def add_fact(self, **fact: Any) -> None:
         """Add a fact; the next flush writes it."""
         self._lines.append(signed_line(fact))
 

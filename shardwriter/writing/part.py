@@ -138,7 +138,7 @@ class PartWriter:
 
     def _on_widen(self, features: Mapping[str, FeatureSummary]) -> None:
         entries = {name: feature.to_state() for name, feature in features.items()}
-        self._journal.fact(types=entries)
+        self._journal.add_fact(types=entries)
         self._listener.report_types(features)
 
     def write(
@@ -213,7 +213,7 @@ class PartWriter:
                     self._skip(item_index, record)
                 else:
                     done.gaps.append(item_index)
-                    self._journal.fact(skip=item_index, reason="dropped")
+                    self._journal.add_fact(skip=item_index, reason="dropped")
                 if (now := time.monotonic()) >= next_check:
                     next_check = self._report_or_mark(open_shards, now)
         except RecordTooLarge as error:  # from a block of rows, without its item
@@ -228,9 +228,7 @@ class PartWriter:
         source, selection = job.source, job.selection
         assert isinstance(source, FrameSource)
         frame_copy = FrameCopy(open_shards.files, self._num_shards)
-        max_block = (
-            _FIRST_BLOCK  # adapts to the blocks that the source returns; 1 at damaged records
-        )
+        max_block = _FIRST_BLOCK  # adapts to the source's blocks; 1 at damaged records
         for indices in job.indices_of(shards, self._resume_state, 0, stop):
             source_places = selection.source_places(indices)
             start = 0
@@ -270,7 +268,7 @@ class PartWriter:
         entry = error.to_json()
         self.done.gaps.append(item_index)
         self.done.errors.append(entry)
-        self._journal.fact(skip=item_index, reason="error", error=entry)
+        self._journal.add_fact(skip=item_index, reason="error", error=entry)
         self._listener.report_error(error)
 
     def _report_or_mark(self, open_shards: OpenShards, now: float) -> float:

@@ -8,7 +8,7 @@ it was. Why resume refuses, in the order of the checks:
 :func:`resume_unfinished`            the run is a Beam job's
 :func:`check_same_job`               run.json differs from the job: options, source, plan, code
 :func:`_check_job`                   the same for a finished dataset, from its manifest
-:func:`recover`                      ``base`` or ``files.json`` is invalid; workers' types conflict
+:func:`recover`                      ``base`` or ``files.json`` is invalid, or types conflict
 :func:`_reused_records`              the dataset whose failed items are retried is gone
 :func:`_check_file_sizes`            files of a finished dataset are missing or of another size
 :func:`check_records`                a record made again differs: a library or other data changed
@@ -626,6 +626,7 @@ class _ShardEntry(NamedTuple):
 def _read_attempt(
     run: RunDirectory, pattern: ShardPattern, compression: Compression, label: str, max_items: int
 ) -> Base:
+    """Return all that the last attempt and earlier ones have written, as a base."""
     num_shards = pattern.num_shards
     base = run.read_base()
     if not base.fits_job(num_shards, max_items):
@@ -633,7 +634,7 @@ def _read_attempt(
     if run.adopted:
         raise run.broken("files.json", "it exists before all shards are finished")
     gaps, errors = set(base.gap_items), dict(base.errors)
-    growing: dict[int, Written] = {}
+    open_shards: dict[int, Written] = {}
     sealed: dict[int, SealedShard] = {}
     counted_to = dict(base.counted_to)
     uncounted = set(base.uncounted)
@@ -641,20 +642,20 @@ def _read_attempt(
     if base.stats is not None:
         stats.merge(RecordStats.from_state(base.stats, num_shards))
     num_items = base.num_items
-    told: dict[int, list[_ShardEntry]] = {}  # by shard, the newest first
+    entries: dict[int, list[_ShardEntry]] = {}  # by shard, the newest first
     for worker in run.workers(base.attempt):
         facts = read_facts(run.read(f"journal-{base.attempt}-{worker}"), max_items)
         for fact in facts.facts:
             _apply_fact(fact, gaps, errors, stats)
-        found = [
+        snapshots = [
             snapshot
             for snapshot in run.read_snapshots(base.attempt, worker)
             if snapshot.journal_bytes <= facts.num_bytes
             and snapshot.fits_job(num_shards, max_items)
         ]
-        if not found:
+        if not snapshots:
             continue
-        newest = found[0]
+        newest = snapshots[0]
         stats.merge(RecordStats.from_state(newest.stats, num_shards))
         num_items = newest.num_items if num_items is None else num_items
         for shard in newest.open_shards:
@@ -662,30 +663,30 @@ def _read_attempt(
         for shard in newest.sealed:
             counted_to[shard] = _ALL_ITEMS
         uncounted -= {i for i in uncounted if _is_counted(i, newest, num_shards)}
-        for snapshot in found:
-            _add_entries(told, snapshot.open_shards, is_synced=snapshot.is_synced)
-            _add_entries(told, snapshot.sealed, is_synced=True)
-    _add_entries(told, base.open_shards, is_synced=True)
-    _add_entries(told, base.sealed, is_synced=True)
+        for snapshot in snapshots:
+            _add_entries(entries, snapshot.open_shards, is_synced=snapshot.is_synced)
+            _add_entries(entries, snapshot.sealed, is_synced=True)
+    _add_entries(entries, base.open_shards, is_synced=True)
+    _add_entries(entries, base.sealed, is_synced=True)
     counted_to |= dict.fromkeys(base.sealed, _ALL_ITEMS)
-    for shard, entries in told.items():
-        most = num_shard_items(max_items, num_shards, shard)
-        found_entry = _find_valid_entry(
+    for shard, candidates in entries.items():
+        max_records = num_shard_items(max_items, num_shards, shard)
+        valid = _find_valid_entry(
             run,
             shard,
-            [each for each in entries if each.entry.num_records <= most],
+            [each for each in candidates if each.entry.num_records <= max_records],
             pattern,
             compression,
             in_place=base.in_place and shard in base.sealed,
         )
-        if isinstance(found_entry, SealedShard):
-            sealed[shard] = found_entry
+        if isinstance(valid, SealedShard):
+            sealed[shard] = valid
             counted_to.pop(shard, None)
-        elif found_entry.num_pieces:
-            growing[shard] = found_entry
+        elif valid.num_pieces:
+            open_shards[shard] = valid
     return Base(
         base.attempt,
-        growing,
+        open_shards,
         sealed,
         base.in_place,
         base.dali_index,
@@ -699,13 +700,13 @@ def _read_attempt(
 
 
 def _add_entries(
-    told: dict[int, list[_ShardEntry]],
+    entries: dict[int, list[_ShardEntry]],
     shards: Mapping[int, Written] | Mapping[int, SealedShard],
     *,
     is_synced: bool,
 ) -> None:
     for shard, entry in shards.items():
-        told.setdefault(shard, []).append(_ShardEntry(entry, is_synced))
+        entries.setdefault(shard, []).append(_ShardEntry(entry, is_synced))
 
 
 def _apply_fact(
@@ -725,28 +726,28 @@ def _apply_fact(
 
 def _is_counted(item_index: int, snapshot: Snapshot, num_shards: int) -> bool:
     shard = item_index % num_shards
-    grows = shard in snapshot.open_shards and item_index < snapshot.counted_to
-    return grows or shard in snapshot.sealed
+    in_open_shard = shard in snapshot.open_shards and item_index < snapshot.counted_to
+    return in_open_shard or shard in snapshot.sealed
 
 
 def _find_valid_entry(
     run: RunDirectory,
     shard: int,
-    told: Iterable[_ShardEntry],
+    entries: Iterable[_ShardEntry],
     pattern: ShardPattern,
     compression: Compression,
     *,
     in_place: bool,
 ) -> Written | SealedShard:
     """Return the newest entry that the files of a shard match; NOTHING_WRITTEN for none."""
-    growing: list[tuple[Written, bool]] = []
-    for entry, is_synced in told:
+    open_entries: list[tuple[Written, bool]] = []
+    for entry, is_synced in entries:
         if isinstance(entry, Written):
-            growing.append((entry, is_synced))
+            open_entries.append((entry, is_synced))
         elif _check_sealed_shard(run, shard, entry, pattern, compression, in_place=in_place):
             return entry
-    for place, (entry, is_synced) in enumerate(growing):
-        older = (w for w, synced in growing[place + 1 :] if synced)
+    for at, (entry, is_synced) in enumerate(open_entries):
+        older = (w for w, synced in open_entries[at + 1 :] if synced)
         before = next((w for w in older if w.file_bytes <= entry.file_bytes), NOTHING_WRITTEN)
         if _check_open_shard(run, shard, entry, entry if is_synced else before, compression):
             return entry
@@ -775,8 +776,8 @@ def _check_sealed_shard(
         return (int(ends[-1, 1]) if len(ends) else 0) == sealed.num_records
     payload_bytes = sealed.file_bytes - FRAME_BYTES * len(ends)
     last = int(ends[-1, 0]) if len(ends) else 0
-    told = sealed.num_records, sealed.payload_bytes, sealed.file_bytes
-    return told == (len(ends), payload_bytes, last)
+    expected = sealed.num_records, sealed.payload_bytes, sealed.file_bytes
+    return expected == (len(ends), payload_bytes, last)
 
 
 def _check_open_shard(

@@ -297,7 +297,7 @@ def test_a_run_that_came_to_no_mark_is_in_nobodys_way(tmp_path):
     run = RunDirectory.claim(str(tmp_path), "train", LocalStorage())
     run.begin({"job": "1"})
     journal = run.journal(0, 0)
-    journal.fact(skip=0, reason="dropped")
+    journal.add_fact(skip=0, reason="dropped")
     journal.close()
     Path(run.shard_path(0)).write_bytes(b"some frames")
     run.release()
@@ -443,7 +443,7 @@ def facts_in(path):
 def write_journal(path, facts):
     journal = Journal(LocalStorage(), str(path))
     for fact in facts:
-        journal.fact(**fact)
+        journal.add_fact(**fact)
     journal.close()
     return Path(path).read_bytes()
 
@@ -455,11 +455,11 @@ def test_facts_come_back_in_order(tmp_path):
 
 def test_facts_are_in_the_file_after_a_flush(tmp_path):
     journal = Journal(LocalStorage(), str(tmp_path / "j"))
-    journal.fact(skip=1, reason="dropped")
+    journal.add_fact(skip=1, reason="dropped")
     assert facts_in(tmp_path / "j") == []
     journal.flush()
     assert facts_in(tmp_path / "j") == [{"skip": 1, "reason": "dropped"}]
-    journal.fact(skip=2, reason="dropped")
+    journal.add_fact(skip=2, reason="dropped")
     journal.sync()
     journal.close()
     assert facts_in(tmp_path / "j") == [
@@ -492,7 +492,7 @@ def test_no_flipped_byte_gives_a_wrong_fact(tmp_path_factory, data):
 def test_a_journal_takes_nothing_more_after_a_write_that_failed(tmp_path, monkeypatch):
     journal = Journal(LocalStorage(), str(tmp_path / "j"))
     for fact in FACTS:
-        journal.fact(**fact)
+        journal.add_fact(**fact)
     real_write, calls = os.write, []
 
     def full(descriptor, data):
@@ -508,7 +508,7 @@ def test_a_journal_takes_nothing_more_after_a_write_that_failed(tmp_path, monkey
     assert journal.num_bytes == 0
     half = (tmp_path / "j").read_bytes()
     assert len(half) == 20
-    journal.fact(skip=4, reason="dropped")
+    journal.add_fact(skip=4, reason="dropped")
     for refused in (journal.flush, journal.sync):
         with pytest.raises(StorageError, match="earlier write to the journal failed") as caught:
             refused()
@@ -520,11 +520,11 @@ def test_a_journal_takes_nothing_more_after_a_write_that_failed(tmp_path, monkey
 
 def test_facts_in_front_of_a_write_that_failed_stay(tmp_path, monkeypatch):
     journal = Journal(LocalStorage(), str(tmp_path / "j"))
-    journal.fact(**FACTS[0])
+    journal.add_fact(**FACTS[0])
     journal.flush()
     whole = journal.num_bytes
     assert whole == (tmp_path / "j").stat().st_size
-    journal.fact(**FACTS[1])
+    journal.add_fact(**FACTS[1])
     real_write, calls = os.write, []
 
     def full(descriptor, data):
@@ -547,7 +547,7 @@ def test_a_journal_that_failed_lets_no_later_frame_through(tmp_path, monkeypatch
     journal = Journal(storage, str(tmp_path / "j"))
     file = JournaledFile(storage.create(str(tmp_path / "shard")), journal)
     file.write(b"one")
-    journal.fact(**FACTS[0])
+    journal.add_fact(**FACTS[0])
 
     def full(_descriptor, _data):
         raise OSError(28, "No space left on device")
@@ -571,7 +571,7 @@ def test_a_snapshot_of_any_worker_is_worth_keeping(tmp_path, synced):
         run.begin({"job": "1"})
         assert not run.is_resumable
         journals = [run.journal(0, worker) for worker in range(2)]
-        journals[0].fact(skip=3, reason="dropped")
+        journals[0].add_fact(skip=3, reason="dropped")
         journals[0].flush()
         assert not run.is_resumable
         run.write_snapshot(0, 1, replace(NO_SNAPSHOT, is_synced=synced))
