@@ -57,7 +57,7 @@ WAYS = {
     "serial": (injected_faults.data, 1),
     "streamed": (injected_faults.items, 1),
     "strided": (injected_faults.data, 2),
-    "dealt": (injected_faults.items, 2),
+    "sent": (injected_faults.items, 2),
     "held": (injected_faults.Held, 2),
 }
 
@@ -115,7 +115,7 @@ _references = {}
 
 def reference(tmp_path_factory, way, *, source=None, compression=None, faults=None):
     """The files of a run in which nothing failed, or in which these items did, from one process."""
-    kind = "Held" if way == "held" else "items" if way in ("streamed", "dealt") else "data"
+    kind = "Held" if way == "held" else "items" if way in ("streamed", "sent") else "data"
     key = source or kind, compression, json.dumps(faults)
     if key not in _references:
         folder = tmp_path_factory.mktemp("reference")
@@ -144,7 +144,7 @@ def whole(tmp_path_factory):
 def forked(function):
     """Run a function in a fork of this process, and return how that ended.
 
-    Whenever it is stopped it is told to go on.
+    Whenever it is stopped it gets SIGCONT.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
@@ -200,7 +200,7 @@ def resumed_from(notes):
 
 
 def check_resume(out, way, expected, monkeypatch, tmp_path, **options):
-    """Go on without the fault: the same files, and what was kept is not done again."""
+    """Resume without the fault: the same files, and items already done are not loaded again."""
     monkeypatch.delenv(SWITCH, raising=False)
     counts = tmp_path / "loads"
     counts.write_bytes(b"")
@@ -238,12 +238,12 @@ def check_names(out, expected, *, committed):
 
 # place -> the ways in which it is a place of its own
 PLACES = {
-    "items": ["streamed", "dealt"],
+    "items": ["streamed", "sent"],
     "load": ["serial", "strided", "held"],
-    "map": ["serial", "strided", "dealt"],
-    "encode": ["serial", "strided", "dealt"],
-    "append": ["serial", "strided", "dealt"],
-    "seal": ["serial", "strided", "dealt"],
+    "map": ["serial", "strided", "sent"],
+    "encode": ["serial", "strided", "sent"],
+    "append": ["serial", "strided", "sent"],
+    "seal": ["serial", "strided", "sent"],
     "commit": ["serial"],
     "publish": ["serial"],
     "manifest": ["serial", "strided"],
@@ -279,10 +279,10 @@ CASES += [
     for place, way, fault in [
         ("load", "serial", "kill"),
         ("map", "strided", "kill"),
-        ("map", "dealt", "end_7"),
-        ("items", "dealt", "raise_error"),
+        ("map", "sent", "end_7"),
+        ("items", "sent", "raise_error"),
         ("items", "streamed", "kill"),
-        ("encode", "dealt", "raise_error"),
+        ("encode", "sent", "raise_error"),
     ]
     for at in (0, NUM_ITEMS - 2)
 ]
@@ -384,8 +384,8 @@ def check_worker(error):
 GOING_ON = [
     ("serial", "strided", 2),
     ("strided", "strided", 3),
-    ("streamed", "dealt", 2),
-    ("dealt", "dealt", 3),
+    ("streamed", "sent", 2),
+    ("sent", "sent", 3),
     ("held", "held", 2),
 ]
 
@@ -421,10 +421,10 @@ def test_several_faults_one_after_the_other(out, mark, tmp_path, monkeypatch, wh
 def test_an_item_that_does_not_pickle(out, tmp_path, monkeypatch, whole):
     switch(monkeypatch, sending=("nothing", AT))
     with pytest.raises(SourceError, match="can not be sent to another process") as info:
-        write(out, "dealt")
+        write(out, "sent")
     assert info.value.index == AT
-    check_names(out, whole("dealt"), committed=False)
-    check_resume(out, "dealt", whole("dealt"), monkeypatch, tmp_path, workers=1)
+    check_names(out, whole("sent"), committed=False)
+    check_resume(out, "sent", whole("sent"), monkeypatch, tmp_path, workers=1)
 
 
 def test_an_item_that_does_not_pickle_is_none_of_one_process(out, monkeypatch, whole):
@@ -436,7 +436,7 @@ def test_an_item_that_does_not_pickle_is_none_of_one_process(out, monkeypatch, w
 # -- processes that are stopped --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["strided", "dealt"])
+@pytest.mark.parametrize("way", ["strided", "sent"])
 def test_a_worker_that_was_stopped_goes_on_with_sigcont(out, mark, monkeypatch, whole, way):
     switch(monkeypatch, map=("stop", AT))
     with continuing(mark) as seen:
@@ -470,7 +470,7 @@ SKIPS = [
     ("strided", IN_DATA),
     ("held", IN_DATA),
     ("streamed", IN_MAP),
-    ("dealt", IN_MAP),
+    ("sent", IN_MAP),
 ]
 
 
@@ -502,7 +502,7 @@ def test_items_that_fail_are_skipped(out, monkeypatch, whole, way, faults):
     assert files(out) == whole(way, faults=faults)
 
 
-@pytest.mark.parametrize("way", ["serial", "strided", "dealt"])
+@pytest.mark.parametrize("way", ["serial", "strided", "sent"])
 def test_a_run_that_skips_is_killed_and_goes_on(out, tmp_path, monkeypatch, whole, way):
     faults = {"map": ["raise_error", [0, 5]], "encode": ["raise_error", [12, 17]]}
     switch(monkeypatch, **faults, append=("kill", 5))
@@ -518,7 +518,7 @@ def test_a_run_that_skips_is_killed_and_goes_on(out, tmp_path, monkeypatch, whol
     assert files(out) == whole(way, faults=faults)
 
 
-@pytest.mark.parametrize("way", ["serial", "strided", "dealt"])
+@pytest.mark.parametrize("way", ["serial", "strided", "sent"])
 def test_too_many_errors(out, monkeypatch, whole, way):
     faults = {"map": ["raise_error", [2, 5, AT, 12]]}
     switch(monkeypatch, **faults)
@@ -558,7 +558,7 @@ def test_errors_of_before_are_too_many(out, monkeypatch, whole, place, at):
         ("type", "nothing", SchemaConflict),
     ],
 )
-@pytest.mark.parametrize("way", ["serial", "strided", "dealt"])
+@pytest.mark.parametrize("way", ["serial", "strided", "sent"])
 def test_what_is_about_the_whole_is_never_skipped(
     out, tmp_path, monkeypatch, whole, way, place, fault, kind
 ):
@@ -570,7 +570,7 @@ def test_what_is_about_the_whole_is_never_skipped(
         check_resume(out, way, whole(way), monkeypatch, tmp_path, on_error="skip", workers=1)
 
 
-@pytest.mark.parametrize("way", ["serial", "strided", "dealt"])
+@pytest.mark.parametrize("way", ["serial", "strided", "sent"])
 def test_types_that_conflict_do_not_get_into_one_dataset(out, monkeypatch, whole, way):
     switch(monkeypatch, type=("nothing", 1))
     with pytest.raises(SchemaConflict):
@@ -580,7 +580,7 @@ def test_types_that_conflict_do_not_get_into_one_dataset(out, monkeypatch, whole
         # One process has not written the record that it refused.
         write(out, way, resume=True)
     except (SchemaConflict, RunChanged) as error:
-        # Of two, each may have written what the other one refuses: what is kept is of no use.
+        # Of two, each may have written what the other one refuses: nothing can be resumed.
         assert way != "serial"
         assert "--overwrite" in error.hint
         write(out, way, overwrite=True)
@@ -593,7 +593,7 @@ FAILING = {"map": ["raise_error", [5, AT]], "encode": ["raise_error", 10]}  # of
 RETRIES = [
     ("serial", None),
     ("strided", None),
-    ("dealt", None),
+    ("sent", None),
     ("serial", "gzip"),
     ("strided", "gzip"),
     ("serial", "zlib"),
@@ -637,7 +637,7 @@ def test_errors_of_an_unfinished_run_are_tried_again(
     monkeypatch.delenv(SWITCH)
     notes = []
     write(out, way, compression=compression, retry_errors=True, notes=notes)
-    assert resumed_from(notes)[1] > 0 or way == "dealt"
+    assert resumed_from(notes)[1] > 0 or way == "sent"
     assert files(out) == whole(way, compression=compression)
     assert sorted(os.listdir(out)) == published(out)
 
@@ -778,7 +778,7 @@ def test_the_command_itself_goes_on(out, mark, tmp_path, monkeypatch, whole, wor
     with command(out, workers, "--resume", program=("-m", "shardwriter")) as process:
         _, stderr = process.communicate(timeout=PLENTY_S)
     assert process.returncode == 0
-    assert b"kept" in stderr
+    assert b"resuming" in stderr
     assert files(out) == expected
 
 

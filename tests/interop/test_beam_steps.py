@@ -109,7 +109,7 @@ def test_a_run_that_is_lost(tmp_path, lost):
 def test_the_last_run_that_is_lost(tmp_path):
     task = task_for(tmp_path, plan=SMALL)
     values = shards_of(task, groups_of(task, range(task.cut.num_runs(500) - 1)))
-    with pytest.raises(AssignmentError, match="the assignment of .* items gives it"):
+    with pytest.raises(AssignmentError, match=r"the assignment of .* items gives it"):
         publish_shards(task, values)
     assert not list(tmp_path.glob("*.json"))
 

@@ -1,4 +1,4 @@
-"""Items that gave an error, made again once the map was mended; all other records are kept."""
+"""Failed items are retried with a fixed map; all other records stay."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_an_item_that_fails_again_can_be_tried_again(tmp_path, code, monkeypatch
     del half[30]
     assert made_by(tmp_path) == half
     monkeypatch.setenv("MENDED", "1")
-    third = write(tmp_path, code(HALF), retry_errors=True)  # the same map: records are kept too
+    third = write(tmp_path, code(HALF), retry_errors=True)  # the same map: records stay too
     assert made_by(tmp_path) == {**half, 30: "half"}
     assert third.metadata == second.metadata
     assert [retried["job"] for retried in third.metadata["retries"]] == [first.job]
@@ -165,7 +165,7 @@ def test_several_changes_are_all_noted(tmp_path, code):
     ]
 
 
-def test_a_retry_that_was_stopped_goes_on_and_keeps_the_records(tmp_path, code, monkeypatch):
+def test_a_stopped_retry_is_resumed_and_keeps_the_records(tmp_path, code, monkeypatch):
     write(tmp_path / "out", code(OLD), out="t@1")
     monkeypatch.setenv("MENDED", "1")
     monkeypatch.setenv("STOP", "1")

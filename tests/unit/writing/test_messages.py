@@ -1,4 +1,4 @@
-"""The parts of the process pool, one by one: messages, parcels, errors on their way, clocks."""
+"""The parts of the process pool, one by one: messages, pickled objects, errors, timers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_messages_that_are_split_at_every_byte(pair):
             assert found + list(mailbox.messages()) == MESSAGES
 
 
-def test_a_channel_waits_for_the_whole_message(pair):
+def test_a_channel_waits_for_the_complete_message(pair):
     ours, theirs = pair
     data = wire(MESSAGES)
 
@@ -111,7 +111,7 @@ def test_the_other_side_closes_in_the_middle(cut):
                 assert end.closed
 
 
-def test_what_was_said_before_the_end_is_heard(pair):
+def test_messages_sent_before_the_end_are_received(pair):
     ours, theirs = pair
     Channel(ours).send(7, b"last words")
     Mailbox(theirs).put(1, bytes(1 << 22))  # never read: the socket ends with an error
@@ -150,7 +150,7 @@ def test_a_message_of_300_mb(pair):
     assert data.endswith(b"\0x")
 
 
-def test_an_offer_is_lost_when_nobody_reads(pair):
+def test_an_offer_is_dropped_when_the_other_side_does_not_read(pair):
     ours, theirs = pair
     channel = Channel(ours)
     for i in range(10_000):  # far more than fits; none of them waits
@@ -162,7 +162,7 @@ def test_an_offer_is_lost_when_nobody_reads(pair):
     assert list(Mailbox(theirs).messages()) == [(2, b"again")]
 
 
-def test_an_offer_to_nobody(pair):
+def test_an_offer_to_a_closed_socket(pair):
     ours, theirs = pair
     theirs.close()
     with pytest.raises(OSError, match="Broken pipe"):
@@ -224,7 +224,7 @@ def test_a_socket_with_another_number_is_left_alone(pair):
     assert avoid_standard_streams(pair[0]) is pair[0]
 
 
-# -- parcels ---------------------------------------------------------------------------------------
+# -- pickled objects -------------------------------------------------------------------------------
 
 
 slices = st.builds(
@@ -419,7 +419,7 @@ def test_the_shares_of_the_stages(monkeypatch, scale):
     assert watch.seconds["write"] == pytest.approx(0.1 * total, rel=0.1)
 
 
-def test_what_lies_aside_is_counted_once(monkeypatch):
+def test_time_aside_is_counted_once(monkeypatch):
     clock = Clock(monkeypatch)
     watch = StageTimer("wait")
     watch.start()

@@ -174,7 +174,7 @@ def test_the_manifest_is_the_last_name(kind, root):
 
 
 @pytest.mark.parametrize("where", ["usual", "attempt", "final"])
-def test_a_stop_at_any_call_leaves_no_set_or_ends_in_the_whole_one(kind, root, tmp_path, where):
+def test_a_stop_at_any_call_leaves_no_dataset_or_a_complete_one(kind, root, tmp_path, where):
     if where not in wheres(kind):
         pytest.skip("shards are not written under their final names where they are seen growing")
     whole = expected(tmp_path, NEW)
@@ -208,7 +208,7 @@ def _made(kind, storage, folder):
     return storage
 
 
-def test_rolling_forward_stops_and_goes_on(kind, root, tmp_path):
+def test_roll_forward_can_be_stopped_and_repeated(kind, root, tmp_path):
     whole = expected(tmp_path, NEW)
     for crash_at in range(13):
         folder = f"{root}/{crash_at}"
@@ -357,7 +357,7 @@ def test_discarding_leaves_a_lock_that_another_holds(tmp_path):
         assert os.listdir(run.path) == ["lock"]
 
 
-def test_small_files_and_marks_are_kept(kind, root):
+def test_small_files_and_marks_are_stored(kind, root):
     run = RunDirectory.unlocked(root, "train", kind())
     run.begin({"engine": "beam"})
     run.write_snapshot(0, 0, NO_SNAPSHOT)

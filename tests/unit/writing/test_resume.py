@@ -1,4 +1,4 @@
-"""Going on with a run that was stopped: what is kept, what is refused, and what is said."""
+"""Resume a stopped run: what is resumed, what is refused, and the notes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def whole(tmp_path, out="t@4", data=None, **more):
     return files(tmp_path / "whole")
 
 
-# -- what is kept ----------------------------------------------------------------------------------
+# -- what is resumed -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -160,7 +160,7 @@ def test_a_finished_dataset_that_lost_a_shard_is_not_done(tmp_path):
         sw.write(Numbers(), tmp_path / "t@4", resume=True)
 
 
-def test_an_overwriting_run_goes_on_and_the_old_set_stays_until_then(tmp_path):
+def test_an_overwriting_run_is_resumed_and_the_old_dataset_stays_until_then(tmp_path):
     folder = tmp_path / "out"
     sw.write([b"old"] * 7, folder / "t@3")
     old = files(folder)
@@ -302,7 +302,7 @@ def test_records_that_come_out_otherwise_are_found(tmp_path, stream):
     assert not (tmp_path / "t.manifest.json").exists()
 
 
-def test_an_iterator_is_said_to_be_lost_when_it_stops(tmp_path):
+def test_a_note_says_that_a_run_with_an_iterator_can_not_be_resumed(tmp_path):
     def items():
         yield from ({"x": i} for i in range(10))
         raise ValueError("boom")
@@ -516,7 +516,7 @@ def test_bad_rows_of_a_block_are_skipped_one_by_one(tmp_path):
     assert files(tmp_path / "1") == files(tmp_path / "2")
 
 
-def test_the_command_says_what_was_kept_and_what_was_skipped(tmp_path, monkeypatch, switch):
+def test_the_command_prints_what_is_resumed_and_what_was_skipped(tmp_path, monkeypatch, switch):
     from typer.testing import CliRunner
 
     from shardwriter.cli import app
@@ -553,7 +553,7 @@ def test_the_command_says_what_was_kept_and_what_was_skipped(tmp_path, monkeypat
     switch.unlink()
     result = run.invoke(app, [*command, "--resume", "--max-errors", "2"])
     assert result.exit_code == 0, result.stderr
-    assert "kept" in result.stderr
+    assert "resuming" in result.stderr
     assert "2 of 30 items; errors are listed in t.errors.jsonl" in result.stdout
     result = run.invoke(app, [*command, "--resume"])
     assert result.exit_code == 1  # it was more than that, and still is

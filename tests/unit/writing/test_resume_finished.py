@@ -75,7 +75,7 @@ def test_a_label_is_spelled_as_if_nothing_had_failed(tmp_path, switch, values):
     assert whole.labels["counts"] == {"1.0": 8}
 
 
-def test_a_copy_with_a_record_that_was_damaged_is_mended(tmp_path):
+def test_a_copy_with_a_damaged_record_is_retried(tmp_path):
     sw.write([{"x": i} for i in range(20)], tmp_path / "a/s@1")
     shard = tmp_path / "a/s.tfrecord-00000-of-00001"
     times, good = os.stat(shard), shard.read_bytes()
@@ -140,7 +140,7 @@ def test_a_ledger_that_is_gone_is_missed(tmp_path, switch):
         ("t@2", {"limit": 3}, "an option that decides bytes"),
     ],
 )
-def test_a_dataset_of_another_job_is_told_apart_by_name(tmp_path, out, more, what):
+def test_a_dataset_of_another_job_is_refused_with_the_difference(tmp_path, out, more, what):
     sw.write([b"x"] * 5, tmp_path / "t@2")
     with pytest.raises(OutputExists, match=what):
         sw.write([b"x"] * 5, tmp_path / out, resume=True, **more)

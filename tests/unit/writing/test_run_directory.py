@@ -210,7 +210,7 @@ def test_a_crash_at_any_call_leaves_the_old_set_or_ends_in_the_new_one(tmp_path,
         shutil.rmtree(directory)
 
 
-def test_rolling_forward_crashes_and_goes_on(tmp_path):
+def test_roll_forward_can_crash_and_be_repeated(tmp_path):
     """A recovery that is itself cut off at any call changes nothing about the end."""
     reference = tmp_path / "reference"
     reference.mkdir()
@@ -277,7 +277,7 @@ def test_another_dataset_in_the_folder_is_none_of_our_business(tmp_path):
         check_output(run, overwrite=False)
 
 
-def test_an_unfinished_run_is_refused_and_kept(tmp_path):
+def test_an_unfinished_run_is_refused_and_stays(tmp_path):
     run = RunDirectory.claim(str(tmp_path), "train", LocalStorage())
     run.begin({"job": "1"})
     run.journal(0, 0).close()
@@ -293,7 +293,7 @@ def test_an_unfinished_run_is_refused_and_kept(tmp_path):
         check_output(run, overwrite=True)
 
 
-def test_a_run_that_came_to_no_mark_is_in_nobodys_way(tmp_path):
+def test_a_run_without_a_mark_is_discarded(tmp_path):
     run = RunDirectory.claim(str(tmp_path), "train", LocalStorage())
     run.begin({"job": "1"})
     journal = run.journal(0, 0)
@@ -369,7 +369,7 @@ def holder(tmp_path):
             process.kill()
 
 
-def test_a_second_writer_is_told_who_the_first_is(tmp_path, holder):
+def test_a_second_writer_learns_which_process_holds_the_lock(tmp_path, holder):
     with pytest.raises(OutputBusy, match=f"process {holder.pid} ") as caught:
         RunDirectory.claim(str(tmp_path), "train", LocalStorage())
     assert caught.value.path == str(tmp_path / ".train.partial")
@@ -646,7 +646,7 @@ def test_a_name_that_is_too_long_is_refused_at_once(tmp_path):
     write_dataset(tmp_path, "n" * 220 + "@2", b"x")
 
 
-def test_an_old_shard_never_stands_in_for_one_that_is_gone(tmp_path, monkeypatch):
+def test_an_old_shard_never_replaces_a_missing_one(tmp_path, monkeypatch):
     write_dataset(tmp_path, "train@2", b"old" * 10, b"old")
     with monkeypatch.context() as patch:
         patch.setattr(publication, "roll_forward", lambda run: None)
