@@ -230,13 +230,13 @@ class PartWriter:
         frame_copy = FrameCopy(open_shards.files, self._num_shards)
         max_block = _FIRST_BLOCK  # adapts to the source's blocks; 1 at damaged records
         for indices in job.indices_of(shards, self._resume_state, 0, stop):
-            source_places = selection.source_places(indices)
+            positions = selection.source_positions(indices)
             start = 0
             while start < len(indices):
                 timer.start_block()
                 self._items.worker.slot[0] = int(indices[start])
                 try:
-                    block = source.frames(source_places[start : start + max_block])
+                    block = source.frames(positions[start : start + max_block])
                 except DataError:
                     max_block = 1
                     frame_copy.flush()

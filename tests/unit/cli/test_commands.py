@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> Path:
 def test_write_then_stats(table: Path, tmp_path: Path) -> None:
     done = run("write", table, tmp_path / "out" / "t@8")
     assert done.returncode == 0
-    assert "100 (12-13 a shard)" in done.stdout
+    assert "100 (12-13 per shard)" in done.stdout
     assert done.stderr == ""  # off a terminal there is no bar
     stats = subprocess.run(
         [BIN / "shard-stats", tmp_path / "out" / "t@8"], capture_output=True, text=True, check=False

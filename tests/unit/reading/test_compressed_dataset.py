@@ -144,7 +144,7 @@ def test_the_index_has_the_members_and_is_made_again(tmp_path: Path, kind: Compr
     assert [finding.kind for finding in sw.verify(str(tmp_path / "t")).findings] == ["index"]
     shown, notes = ids(tmp_path, 4321, 3)
     assert shown == [4321, 4322, 4323]
-    assert "index can not be used" in notes[0]
+    assert "index file can not be used" in notes[0]
     assert make_index(str(tmp_path / "t"))["num_records"] == ROWS
     assert (tmp_path / "t.index").read_bytes() == before
 

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 import shardwriter as sw
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.errors import OptionError, SourceChanged, UnequalSteps, WireError
-from shardwriter.reading import dataset as core
 from shardwriter.reading import dataset as dataset_module
-from shardwriter.sources import shard_records as pieces
+from shardwriter.sources import shard_records
 from shardwriter.storage import open_files as file_pool
 
 N = 103
@@ -194,7 +193,7 @@ def test_a_split_needs_a_policy_where_it_does_not_divide(data):
 
 def test_a_feature_that_is_called_like_the_mark_of_pads(tmp_path):
     sw.write([{"is_pad": i} for i in range(3)], tmp_path / "t@1")
-    with pytest.raises(OptionError, match="there is a feature 'is_pad'"):
+    with pytest.raises(OptionError, match="has a feature of that name"):
         sw.open(tmp_path / "t").split(0, 2, "pad")
     assert len(sw.open(tmp_path / "t").raw().split(0, 2, "pad")) == 2
 
@@ -243,15 +242,13 @@ def test_what_is_closed_is_not_read(folder):
 @pytest.mark.parametrize("most_bytes", [1, 300, 5000])
 @pytest.mark.parametrize("large", [16, 60, 1 << 15])
 def test_blocks_of_any_size_hold_the_same(folder, monkeypatch, most_bytes, large):
-    from shardwriter.sources import shard_records as record_at
-
     expected = sw.open(folder / "t", decode=False).payloads(range(100))
-    monkeypatch.setattr(core, "_BLOCK_BYTES", most_bytes)
-    monkeypatch.setattr(core, "LARGE_BYTES", large)
+    monkeypatch.setattr(dataset_module, "_BLOCK_BYTES", most_bytes)
+    monkeypatch.setattr(dataset_module, "LARGE_BYTES", large)
     monkeypatch.setattr(dataset_module, "_WINDOW", 7)
-    monkeypatch.setattr(record_at, "LARGE_BYTES", large)
-    monkeypatch.setattr(record_at, "_BATCH_BYTES", most_bytes)
-    monkeypatch.setattr(record_at, "_HOLE_BYTES", most_bytes // 2)
+    monkeypatch.setattr(shard_records, "LARGE_BYTES", large)
+    monkeypatch.setattr(shard_records, "_BATCH_BYTES", most_bytes)
+    monkeypatch.setattr(shard_records, "_HOLE_BYTES", most_bytes // 2)
     dataset = sw.open(folder / "t", decode=False)
     assert list(dataset) == expected
     assert list(dataset[::-3]) == expected[::-3]
@@ -264,7 +261,7 @@ def test_a_block_of_records_that_are_larger_than_most_is_cut(tmp_path, monkeypat
     sizes = [10] * 400 + [3000] * 20 + [10] * 400
     rows = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
     sw.write(rows, tmp_path / "t@2")
-    monkeypatch.setattr(core, "_BLOCK_BYTES", 8_000)
+    monkeypatch.setattr(dataset_module, "_BLOCK_BYTES", 8_000)
     dataset = sw.open(tmp_path / "t", decode=False)
     read, at_once = dataset._core.reader.payloads, []
 
@@ -280,25 +277,24 @@ def test_a_block_of_records_that_are_larger_than_most_is_cut(tmp_path, monkeypat
 
 
 def test_members_are_inflated_once_in_source_order(tmp_path, monkeypatch):
-    from shardwriter.sources import shard_records as record_at
-
     blob = np.random.default_rng(0).integers(0, 99, 5000).astype(np.uint8).tobytes()
     rows = [blob[i:] + blob[:i] for i in range(1500)]
     sw.write(rows, tmp_path / "t@3", compression="gzip")
     inflated = []
+    inflate_piece = shard_records.inflate_piece
 
     def counted(data, *arguments):
         inflated.append(len(data))
-        return pieces.inflate_piece(data, *arguments)
+        return inflate_piece(data, *arguments)
 
-    monkeypatch.setattr(record_at, "inflate_piece", counted)
+    monkeypatch.setattr(shard_records, "inflate_piece", counted)
     dataset = sw.open(tmp_path / "t", decode=False)
     assert list(dataset) == rows
     num_members = int(dataset._core.reader.index.counts.sum())
     assert num_members > 6
     assert len(inflated) == num_members
     # A cache that holds one member only is slower and no more.
-    monkeypatch.setattr(pieces.BlockCache.__init__, "__defaults__", (1,))
+    monkeypatch.setattr(shard_records.BlockCache.__init__, "__defaults__", (1,))
     small = sw.open(tmp_path / "t", decode=False)
     assert small.payloads(range(0, 1500, 50)) == rows[::50]
     assert len(small._core.reader._pieces._kept) == 1
@@ -343,7 +339,7 @@ def test_rows_one_by_one_are_those_of_the_array(data):
 
 
 def test_compressed_records_are_read_in_blocks_of_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(core, "_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(dataset_module, "_BLOCK_BYTES", 1 << 20)
     rows = [bytes([i]) * (1 << 17) for i in range(200)]
     sw.write(rows, tmp_path / "t@2", compression="gzip")
     (tmp_path / "t.manifest.json").unlink()  # with which the mean size is lost
@@ -566,11 +562,11 @@ def test_a_program_may_end_with_a_dataset_open(folder):
     script = """
 import ctypes, sys
 import shardwriter as sw
-from shardwriter.storage import descriptor
-descriptor.rows = rows = iter(sw.open(sys.argv[1]))
+from shardwriter.storage import open_files
+open_files.rows = rows = iter(sw.open(sys.argv[1]))
 next(rows), next(rows)
 # As if an extension held the module: its names become None, one after the other.
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(descriptor))
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(open_files))
 """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-X", "dev", "-c", script, folder / "t"],
@@ -663,5 +659,5 @@ def test_blocks_are_bounded_where_records_become_large(
 def test_pads_hide_no_feature_by_a_detour(tmp_path):
     sw.write([{"is_pad": i} for i in range(3)], tmp_path / "t@1")
     padded = sw.open(tmp_path / "t").raw().split(0, 2, "pad")
-    with pytest.raises(OptionError, match="marks pads"):
+    with pytest.raises(OptionError, match="padding is marked by"):
         padded.decoded()

@@ -91,7 +91,7 @@ def test_feature_lists_are_there_with_the_types_of_their_steps(tmp_path: Path) -
     ]
     for name in ("t", "bare"):
         said = refused(tmp_path / name, "--code", "torch")
-        assert "SequenceExamples, and code is printed for Examples" in said
+        assert "SequenceExamples, and loader code supports only Examples" in said
 
 
 def test_class_names_are_shown(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_note_gives_how_many_records_were_sampled(untold: Path) -> None:
     assert "from the first 1 of 12 records" in stderr
     assert json.loads(stdout)["features"]["ids"]["shape"] == []
     known = sw.read_schema(untold, num_records=4)
-    assert (known.num_counted, known.num_records, known.is_told) == (4, 12, False)
+    assert (known.num_counted, known.num_records, known.from_manifest) == (4, 12, False)
     with pytest.raises(OptionError, match="num_records is 0"):
         sw.read_schema(untold, num_records=0)
     assert "Only the first 2 records" in sw.loader_code(untold, "torch", num_records=2)

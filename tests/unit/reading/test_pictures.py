@@ -112,7 +112,7 @@ def test_files_are_named_by_record_and_feature(tmp_path: Path) -> None:
         "7-image_encoded_2.gif",
     ]
     assert {Path(path).read_bytes() for path in paths} == {GIF}
-    with pytest.raises(OptionError, match="replace none"):
+    with pytest.raises(OptionError, match="not overwritten"):
         save_pictures(7, features, {}, folder)
     assert save_pictures(8, {"x": [b"text"]}, {}, str(tmp_path / "unused")) == []
     assert not (tmp_path / "unused").exists()

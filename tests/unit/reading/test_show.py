@@ -140,7 +140,7 @@ def test_an_index_that_is_not_the_manifests_is_not_used_and_that_is_said(
     assert [(r.index, r.payload_bytes) for r in shown] == [(21, 100), (22, 100), (23, 100)]
     assert [r.record_index for r in shown] == [5, 5, 5]
     assert len(notes) == 1
-    assert "the index can not be used" in notes[0]
+    assert "the index file can not be used" in notes[0]
 
 
 def test_a_good_index_is_worth_no_word(dataset: Path) -> None:
@@ -234,7 +234,7 @@ def test_the_command_says_on_stderr_that_the_index_was_not_used(dataset: Path) -
     )
     assert done.returncode == 0
     assert json.loads(done.stdout)["index"] == 25
-    assert done.stderr.startswith("note: the index can not be used")
+    assert done.stderr.startswith("note: the index file can not be used")
 
 
 def test_a_start_behind_the_end_is_told_with_the_number_of_records(dataset: Path) -> None:

@@ -318,7 +318,7 @@ def test_a_note_says_that_a_run_with_an_iterator_can_not_be_resumed(tmp_path):
 
 
 def test_resuming_and_overwriting_exclude_each_other(tmp_path):
-    with pytest.raises(OptionError, match="not both"):
+    with pytest.raises(OptionError, match="exclude each other"):
         sw.write([b"x"], tmp_path / "t@1", resume=True, overwrite=True)
 
 
