@@ -474,7 +474,7 @@ def test_other_commands_touch_nothing_else(tmp_path, place, command, change):
 def test_a_foreign_folder_is_said_to_be_one_and_what_to_do(tmp_path, place):
     (place("nothing") / "notes.txt").write_text("x")
     _, error = checked(lambda: write(tmp_path / "out", overwrite=True))
-    assert "it holds 'notes.txt'" in error.message
+    assert "holds a file of another program, 'notes.txt'" in error.message
     assert error.path == str(tmp_path / "out" / ".t.partial")
     assert "move what is in it elsewhere" in error.hint
     assert os.listdir(tmp_path / "out" / ".t.partial") == ["notes.txt"]

@@ -134,7 +134,7 @@ def test_a_dataset_without_errors_does_not_name_it(tmp_path, code):
 
 def test_more_than_a_changed_map_is_refused(tmp_path, code):
     write(tmp_path, code(OLD))
-    with pytest.raises(OutputExists, match="more than the map"):
+    with pytest.raises(OutputExists, match="not only the map"):
         retry(tmp_path, code(NEW), limit=20)
     with pytest.raises(OutputExists, match="shuffle_seed="):
         retry(tmp_path, code(NEW), shuffle_seed=1)

@@ -313,7 +313,7 @@ def test_a_note_says_that_a_run_with_an_iterator_can_not_be_resumed(tmp_path):
     assert notes == ["an iterator can be read once: should this run be stopped, it is lost"]
     assert os.listdir(tmp_path) == []  # there is nothing that anybody could go on with
     sw.write(iter([{"x": 1}]), tmp_path / "t@4", resume=True)
-    with pytest.raises(OptionError, match="read once"):
+    with pytest.raises(OptionError, match="read only once"):
         sw.write(iter([{"x": 1}]), tmp_path / "t@4", resume=True)
 
 

@@ -135,9 +135,9 @@ def test_a_ledger_that_is_gone_is_missed(tmp_path, switch):
     ("out", "more", "what"),
     [
         ("t@3", {}, "number of shards"),
-        ("t@2.gz", {}, "names of the files"),
+        ("t@2.gz", {}, "the file names has changed"),
         ("t@2", {"shuffle_seed": 1}, "shuffle_seed="),
-        ("t@2", {"limit": 3}, "an option that decides bytes"),
+        ("t@2", {"limit": 3}, "an option or the code of the map"),
     ],
 )
 def test_a_dataset_of_another_job_is_refused_with_the_difference(tmp_path, out, more, what):

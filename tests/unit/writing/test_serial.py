@@ -151,7 +151,7 @@ def test_a_large_record_is_written(engine):
 def events(monkeypatch):
     """What happens to the disk, in order: facts that are flushed, frames that are handed on."""
     log = []
-    fact, flush, note = Journal.fact, Journal.flush, ShardFile._note_frames
+    fact, flush, note = Journal.add_fact, Journal.flush, ShardFile._note_frames
     pending = []
 
     def noted(self, **facts):
@@ -167,7 +167,7 @@ def events(monkeypatch):
         note(self, sizes)
         log.append(("frames", len(sizes)))
 
-    monkeypatch.setattr(Journal, "fact", noted)
+    monkeypatch.setattr(Journal, "add_fact", noted)
     monkeypatch.setattr(Journal, "flush", flushed)
     monkeypatch.setattr(ShardFile, "_note_frames", framed)
     return log
@@ -415,8 +415,8 @@ def test_facts_are_written_before_any_later_frame(engine, monkeypatch):
             written.append(on_disk == json.loads(json.dumps(known)))
         real_write(self, data)
 
-    real_fact, real_write = Journal.fact, LocalFile.write
-    monkeypatch.setattr(Journal, "fact", note)
+    real_fact, real_write = Journal.add_fact, LocalFile.write
+    monkeypatch.setattr(Journal, "add_fact", note)
     monkeypatch.setattr(LocalFile, "write", write)
     monkeypatch.setattr(open_shards, "_MAX_BUFFER_BYTES", 1)
     monkeypatch.setattr(open_shards, "_ALL_BUFFERS_BYTES", 1)
