@@ -172,21 +172,21 @@ class Core:
     def _num_bytes(self, records: _Int64s) -> int:
         index = self.reader.index
         if index.compression != "none":
-            return index.inflated_bytes(*self.places.places(records))
-        begins, ends = index.spans(*self.places.places(records))
+            return index.inflated_bytes(*self.places.locate_many(records))
+        begins, ends = index.spans(*self.places.locate_many(records))
         return int((ends - begins).sum())
 
     def payloads(self, records: _Int64s) -> list[bytes]:
         """Return the payloads of records."""
         try:
-            return self.reader.payloads(*self.places.places(records))
+            return self.reader.payloads(*self.places.locate_many(records))
         except DataError:
             return [self.payload(record) for record in records.tolist()]
 
     def payload(self, record: int) -> bytes:
         """Return the payload of one record."""
         try:
-            return self.reader.payload(*self.places.place(record))
+            return self.reader.payload(*self.places.locate(record))
         except ShardwriterError as error:
             raise error.locate(index=self.source_index(record)) from None
 
@@ -239,7 +239,7 @@ class Core:
                 f"the record is no tf.train.Example; it looks like {what} ({error.message})"
             )
             error.args = (error.message,)
-        shard, position = self.places.place(record)
+        shard, position = self.places.locate(record)
         error.path, error.record_index = self.reader.pool.paths[shard], position
         error.hint = error.hint or "to read its bytes, use raw() or sw.open(PATH, decode=False)"
         error.locate(index=self.source_index(record))
@@ -461,7 +461,7 @@ class Dataset:
     def place(self, row: int) -> RecordPlace:
         """Return the location of a record: shard and position."""
         core = self._core
-        shard, position = core.places.place(self._record(row))
+        shard, position = core.places.locate(self._record(row))
         return RecordPlace(core.reader.pool.paths[shard], core.shard_numbers[shard], position)
 
     def is_pad(self, row: int) -> bool:

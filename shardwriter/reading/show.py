@@ -169,7 +169,7 @@ def _assigned(
                 return cursors[shard].at(place)
 
         for record in wanted[: max(0, manifest.num_records - wanted.start)]:
-            shard, place = places.place(record)
+            shard, place = places.locate(record)
             yield _Raw(record, place, paths[shard], read(shard, place))
 
 

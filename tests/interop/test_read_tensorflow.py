@@ -19,7 +19,7 @@ import pytest
 import shardwriter as sw
 from shardwriter.errors import CorruptFile, OptionError, SourceError, UnequalSteps
 from shardwriter.reading.opening import open_dataset
-from shardwriter.reading.record_files import files_of
+from shardwriter.reading.record_files import record_files
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +91,7 @@ def test_blocks_give_what_open_files_give(leaf, tmp_path):
         if len(skip) == num_items:
             continue
         data = open_dataset(write(folder, num_items, f"t@{num_shards}", skip))
-        files = files_of(data)
+        files = record_files(data)
         blocks = plan_blocks(files.counts, files.gaps, files.starts, 20, num_turns)
         stream = in_blocks(files.paths, blocks, 20, 2)
         assert list(stream.as_numpy_iterator()) == list(data.raw())

@@ -66,7 +66,7 @@ def cases(draw):
 
 @settings(max_examples=300, deadline=None)
 @given(cases(), st.integers(0, 40), st.integers(1, 8), st.integers(1, 9))
-def test_a_state_goes_on_under_any_world_and_batch_size(case, num_steps, world, batch_size):
+def test_a_state_resumes_with_any_world_and_batch_size(case, num_steps, world, batch_size):
     n, policy, drop_last = case.num_records, case.options["uneven"], case.options["drop_last"]
     before, states = [], []
     try:
@@ -218,7 +218,7 @@ def test_what_a_map_draws_depends_on_seed_and_epoch():
     assert map_seed(1, 2) == map_seed(1, 2)
 
 
-def test_the_rank_is_as_told_else_of_torch_else_of_the_environment(monkeypatch, caplog):
+def test_the_rank_is_the_given_one_else_of_torch_else_of_the_environment(monkeypatch, caplog):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "torch.distributed", None)

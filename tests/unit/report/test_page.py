@@ -85,7 +85,7 @@ def test_all_sections_are_there() -> None:
         "an unknown number of records lost",
         "train.tfrecord-*-of-00004",
         "26 Example in a sample",
-        "Records a shard",
+        "Records per shard",
         "neighbours share their label in 90% of pairs",
         "write with --shuffle --seed 1",
         "<b>owl</b>",
@@ -97,7 +97,7 @@ def test_all_sections_are_there() -> None:
         "DistributedSampler",
         "256 B to 512 B",
         "<cat>",
-        "was not dealt round-robin",
+        "was not assigned round-robin",
     ):
         assert words in outline.text, words
     names = [tag for tag, _ in outline.tags]
@@ -298,7 +298,7 @@ def test_a_strip_is_never_long(values: list[int]) -> None:
     assert all(0 <= height <= 100 for height in heights)
 
 
-def test_heat_tells_the_shard_whose_mix_is_another() -> None:
+def test_the_heat_map_shows_a_shard_with_another_mix() -> None:
     shards = {"a": [1000] * 4, "b": [1000, 1000, 100, 1900]}
     labels = {"counts": {k: sum(v) for k, v in shards.items()}, "shards": shards}
     heat = heat_chart(labels, num_shards=4)
