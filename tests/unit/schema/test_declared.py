@@ -208,7 +208,7 @@ def test_without_a_declaration_two_dimensions_that_vary_say_what_to_declare(tmp_
 
 def test_a_shape_feature_that_was_changed_is_an_error(tmp_path):
     sw.write([{"x": np.zeros((2, 3), "u1")}], tmp_path / "t@1", schema="x=uint8[null,null]")
-    restorer = sw.open(tmp_path / "t")._core.restorer
+    restorer = sw.open(tmp_path / "t")._core.decoder
     for shape in ([3, 3], [6], [-2, -3]):
         with pytest.raises(FeatureError, match="x/shape"):
             restorer.example(sw.encode_example({"x": [0] * 6, "x/shape": shape}))
