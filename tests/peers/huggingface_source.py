@@ -268,7 +268,7 @@ def test_a_stream_is_read_again_and_its_files_are_not_decoded(in_memory, tmp_pat
     plain = in_memory.select_columns(["id", "label", "picture", "sound"])
     stream = plain.to_iterable_dataset()
     source = open_source(stream)
-    assert (source.kind, source.num_items, source.stable) == ("python", None, True)
+    assert (source.kind, source.num_items, source.resumable) == ("python", None, True)
     first = [source.load(item) for item in source.items()]
     assert first == [source.load(item) for item in source.items()]
     assert first[3]["picture"] == gif(4)

@@ -289,19 +289,19 @@ def test_members_are_inflated_once_in_source_order(tmp_path, monkeypatch):
 
     def counted(data, *arguments):
         inflated.append(len(data))
-        return pieces.inflate_piece(data, *arguments)
+        return pieces.inflate_block(data, *arguments)
 
-    monkeypatch.setattr(record_at, "inflate_piece", counted)
+    monkeypatch.setattr(record_at, "inflate_block", counted)
     dataset = sw.open(tmp_path / "t", decode=False)
     assert list(dataset) == rows
     num_members = int(dataset._core.reader.index.counts.sum())
     assert num_members > 6
     assert len(inflated) == num_members
     # A cache that holds one member only is slower and no more.
-    monkeypatch.setattr(pieces.BlockCache.__init__, "__defaults__", (1,))
+    monkeypatch.setattr(record_at, "_MAX_BLOCKS_BYTES", 1)
     small = sw.open(tmp_path / "t", decode=False)
     assert small.payloads(range(0, 1500, 50)) == rows[::50]
-    assert len(small._core.reader._pieces._kept) == 1
+    assert len(small._core.reader._blocks._blocks) == 1
 
 
 def test_every_iteration_begins_anew_and_may_end_early(data):
@@ -485,7 +485,7 @@ def test_no_more_files_are_open_than_allowed(tmp_path, most):
 
 
 def test_threads_share_a_dataset(data, monkeypatch):
-    monkeypatch.setattr(data._core.reader._pieces, "_most_bytes", 3000)
+    monkeypatch.setattr(data._core.reader._blocks, "_max_bytes", 3000)
     rows = np.random.default_rng(3).integers(0, 100, 1500).tolist()
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(lambda row: int(data[row]["id"]), rows))

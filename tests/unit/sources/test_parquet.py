@@ -415,10 +415,10 @@ def test_each_row_group_is_decoded_once_in_order(table, monkeypatch):
     file = source._files[0]
     piece = file.piece
     monkeypatch.setattr(file, "piece", lambda n, columns: decoded.append(n) or piece(n, columns))
-    monkeypatch.setattr(arrow_rows, "KEPT_BYTES", 1)
+    monkeypatch.setattr(arrow_rows, "CACHE_BYTES", 1)
     for first in range(0, 1000, 70):
         source.load_columns(range(first, min(1000, first + 70)))
-    assert len(source._kept) == 1
+    assert len(source._cache) == 1
     assert decoded == list(range(10))
 
 
@@ -439,11 +439,11 @@ def test_a_map_gets_its_rows_from_what_was_read_ahead(table, monkeypatch):
     assert [source.load(i)["x"].tolist() for i in (1999, 0, 7, 1999)] == [[1999], [0], [7], [1999]]
 
 
-@pytest.mark.parametrize("kept_bytes", [1, 128 << 20])
-def test_all_engines_give_the_same_bytes(tmp_path, table, monkeypatch, kept_bytes):
-    monkeypatch.setattr(arrow_rows, "KEPT_BYTES", kept_bytes)
+@pytest.mark.parametrize("cache_bytes", [1, 128 << 20])
+def test_all_engines_give_the_same_bytes(tmp_path, table, monkeypatch, cache_bytes):
+    monkeypatch.setattr(arrow_rows, "CACHE_BYTES", cache_bytes)
     columns = {"x": range(500), "y": [None if i % 7 == 0 else [i] * (i % 3) for i in range(500)]}
-    assert table(columns, row_group_size=60).travels == (kept_bytes > 1)
+    assert table(columns, row_group_size=60).sendable == (cache_bytes > 1)
     for shuffle_seed in (None, 3):
         digests = []
         for workers in (1, 2):
