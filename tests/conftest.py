@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from processes import MARK, children, marked, until
+from sampling import SEED_VARIABLE, choose_seed
 
 import shardwriter
 
@@ -24,11 +26,38 @@ settings.register_profile(
 settings.load_profile("shardwriter")
 
 
+# A shell that runs a command in the background has it ignore Ctrl-C, nohup has it ignore SIGHUP,
+# and all that the tests start would inherit that.
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        is_interrupt = number is signal.SIGINT
+        signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
+
+# Files outside tests/interop whose subject is another framework.
+INTEROP = {"tests/docs/test_readme_readers.py"}
+
+
+def pytest_configure() -> None:
+    """Choose the seed before other processes are started for the tests."""
+    choose_seed()
+
+
+def pytest_report_header() -> str:
+    """Name the seed of the cases that are drawn."""
+    return f"{SEED_VARIABLE}={choose_seed()}, PYTHONHASHSEED={os.environ.get('PYTHONHASHSEED')}"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that run other frameworks by the folder they are in."""
+    """Mark the tests of other frameworks, and let each of their files run in one process.
+
+    Files of interop share what is slow to start: servers, clusters, answers of other loaders.
+    """
     for item in items:
-        if "interop" in item.path.parts or "docs" in item.path.parts:
-            item.add_marker("frameworks")
+        path = item.path.relative_to(item.config.rootpath).as_posix()
+        if path.startswith("tests/interop/") or path in INTEROP:
+            item.add_marker("interop")
+            if item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import struct
 
-
-def gif(width, height):
-    return b"GIF89a" + struct.pack("<HH", width, height) + b"\0\0\0;"
+from small_images import gif
 
 
 def write(path, data):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -22,3 +24,19 @@ def peers_python() -> str:
             "SHARDWRITER_PEERS_PYTHON names its Python"
         )
     return str(python)
+
+
+def ask_tfds(questions: list[Any]) -> Any:
+    """Return what TensorFlow Datasets answers: see peers/tfds_directory.py."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1")
+    done = subprocess.run(
+        [peers_python(), PEERS / "tfds_directory.py"],
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)

@@ -1,4 +1,10 @@
-"""The two commands, ``shardwriter`` and ``shard-stats``: one file a command, typer only here."""
+"""The command line: ``shardwriter`` with its subcommands, and ``shard-stats``.
+
+One file per command, of its name: it declares the options and calls the library. `common` holds
+standard streams, errors and exit codes; `write_options` the options that several commands share;
+`write_run` the progress bar and the result of commands that write. Only this room imports typer;
+imports of the library are inside the functions, so that ``--help`` is fast.
+"""
 
 from __future__ import annotations
 
@@ -63,16 +69,16 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Write data as N TFRecord shards, and prove what is on disk."""
+    """Write, verify, inspect and read TFRecord shards."""
 
 
 def main() -> None:
     """Run ``shardwriter``."""
     if sys.argv[1:2] == ["beam"]:
-        from shardwriter.cli import beam  # its options are Beam's as well: an app of its own
+        from shardwriter.cli import beam  # a separate app: it passes unknown options on to Beam
 
         beam.main()
     prepare_streams()

@@ -25,6 +25,8 @@ from shardwriter.cli.write_options import (
     SchemaOption,
     SourceArgument,
     StrictOption,
+    WorkersOption,
+    dataset_options,
 )
 from shardwriter.cli.write_run import WrittenDataset, leftover_note, run_write
 
@@ -43,24 +45,19 @@ def append(
     filter: FilterOption = None,
     limit: LimitOption = None,
     schema: SchemaOption = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", "-j", min=1, help="Processes that write; one a core where it is left off."
-        ),
-    ] = None,
+    workers: WorkersOption = None,
     on_error: OnErrorOption = OnError.raise_,
     max_errors: MaxErrorsOption = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Go on with an append that was stopped; do nothing where it is finished.",
+            help="Continue an append that was stopped; do nothing if it has finished.",
         ),
     ] = False,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Discard what was stopped, and append from the start."),
+        typer.Option("--overwrite", help="Discard a stopped append, and start over."),
     ] = False,
     strict: StrictOption = False,
     json: JsonOption = False,
@@ -72,11 +69,12 @@ def append(
     drop_columns: DropColumnsOption = None,
     verbose: VerboseOption = False,
 ) -> None:
-    """Add items to a finished dataset: they go on where its last item stands.
+    """Add items to a finished dataset, after its last item.
 
-    All ends as if old and new items had been written in one run: shards, index, schema, label
-    counts. The dataset is written anew beside the old one, which is whole until the new one is.
-    Appending the same items again adds them again, but for --resume.
+    The result is as if old and new items had been written in one run: shards,
+    index, schema and label counts. A new copy of the dataset is written, and
+    replaces the old one when it is complete. Appending the same items twice
+    adds them twice, except with --resume.
 
     Example: [bold]shardwriter append more-photos/ out/train[/bold]
     """
@@ -89,7 +87,6 @@ def append(
     with reported(verbose=verbose, left=left):
         import os
 
-        from shardwriter.cli.write_options import dataset_options
         from shardwriter.dataset import Output
         from shardwriter.sources import open_source
         from shardwriter.writing import RunOptions, append_dataset

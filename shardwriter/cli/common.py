@@ -1,7 +1,11 @@
-"""What all commands share: text on stdout and stderr, errors with an exit code, progress.
+"""Shared by all commands: safe standard streams, lines on stdout and stderr, errors, exit codes.
 
-All text that a command prints outside of tables goes through :func:`say`, :func:`hint` and
-:func:`reported`: each is given one line, and names in it that hold control characters are escaped.
+All text outside of tables goes through `say`, `hint` and `reported`, a line at a time; control
+characters in names are escaped.
+
+`prepare_streams` runs before anything opens a file: a file takes the lowest free descriptor, so
+with stderr closed the first shard would be descriptor 2, and a library's messages would be written
+into it. Closed streams are therefore opened on the null device first.
 """
 
 from __future__ import annotations
@@ -22,25 +26,17 @@ import typer
 
 from shardwriter.errors import OutOfMemory, ShardwriterError, StorageError, UsageError
 from shardwriter.formats import clean
-from shardwriter.writing import reading_bar as reading_bar
-from shardwriter.writing import writing_bar as writing_bar
-
-# Standard streams that stop no command: closed ones, pipes that nobody reads, odd characters.
-#
-# A file that a program opens takes the lowest free descriptor: with stderr closed, the first shard
-# would be descriptor 2, and what a library prints would go into it. So closed streams are opened on
-# the null device before anything else is.
 
 _NUMBERS: Final = (0, 1, 2)
 
 
 def prepare_streams() -> None:
-    """Make stdin, stdout and stderr safe to use, whatever the command was started with.
+    """Make stdin, stdout and stderr safe to use.
 
-    - A closed one is the null device.
-    - What is written after the reader of a pipe has gone (``| head -1``) is dropped, so that a
-      command does its work and its exit code says what the data says.
-    - Characters that the encoding lacks are escaped.
+    - A closed stream is opened on the null device.
+    - Output to a pipe without a reader (``| head -1``) is dropped: the command finishes its work,
+      and its exit code depends on the data only.
+    - Characters that the encoding can not represent are escaped.
     """
     for number in _NUMBERS:
         try:
@@ -54,16 +50,16 @@ def prepare_streams() -> None:
 
 
 def has_reader() -> bool:
-    """Return False once the reader of stdout has gone: a command that only prints can stop."""
+    """Return False once the reader of stdout has closed it, so that printing can stop."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return not (isinstance(raw, _Output) and raw.is_dropped)
 
 
 class _Output(io.FileIO):
-    """stdout or stderr; what is written to a broken pipe is dropped.
+    """stdout or stderr; output to a broken pipe is dropped.
 
     Attributes:
-        is_dropped: Whether a write has failed: the descriptor is the null device from then on.
+        is_dropped: Whether a write has failed; the descriptor is then the null device.
     """
 
     is_dropped = False
@@ -72,7 +68,7 @@ class _Output(io.FileIO):
         """Return how many bytes were written or dropped.
 
         Raises:
-            OSError: They can not be written, as on a full disk: once, the rest is dropped too.
+            OSError: The write fails, as on a full disk. Raised once: later output is dropped.
         """
         try:
             return super().write(data)
@@ -87,7 +83,7 @@ class _Output(io.FileIO):
 
 
 def _is_of(stream: Any, number: int) -> bool:
-    """Whether a stream writes to a descriptor itself; one that a program captures with does not."""
+    """Return whether a stream writes to this descriptor, and is not one that captures output."""
     try:
         return isinstance(stream, io.TextIOWrapper) and stream.fileno() == number
     except OSError:
@@ -95,7 +91,7 @@ def _is_of(stream: Any, number: int) -> bool:
 
 
 def _output(stream: Any, number: int) -> Any:
-    """Return a stream in the place of the interpreter's; a program's own stays."""
+    """Return a replacement for the interpreter's stream; a stream set by a program is kept."""
     if stream is not None and not _is_of(stream, number):
         return stream
     file = io.BufferedWriter(_Output(number, "w", closefd=False))
@@ -110,7 +106,7 @@ def _use_null_device(number: int) -> None:
     if opened != number:
         os.dup2(opened, number)
         os.close(opened)
-    os.set_inheritable(number, True)  # workers have it too
+    os.set_inheritable(number, True)  # for worker processes
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -123,7 +119,7 @@ _LIBRARIES: Final = ("apache_beam", "azure", "boto3", "botocore", "google", "hdf
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was asked to end: SIGTERM or SIGHUP, as schedulers and closed terminals send."""
+    """The process received SIGTERM or SIGHUP, as schedulers and closed terminals send."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__()
@@ -132,14 +128,14 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the work as Ctrl-C does, so that it is tidied up."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that cleanup runs."""
 
     def terminate(signal_number: int, _frame: object) -> None:
         raise Terminated(signal_number)
 
-    # What nohup has the program ignore stays ignored.
-    heeded = [n for n in (SIGTERM, SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, terminate) for number in heeded}
+    # Signals that are ignored, as under nohup, stay ignored.
+    numbers = [n for n in (SIGTERM, SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, terminate) for number in numbers}
     try:
         yield
     finally:
@@ -151,14 +147,13 @@ def terminable() -> Iterator[None]:
 def reported(
     *, verbose: bool = False, left: Callable[[], str | None] | None = None
 ) -> Iterator[None]:
-    """Turn an error into what, where and what to do on stderr, and its exit code.
+    """Print an error of the package on stderr (what, where, what to type next) and exit.
 
-    An exception that is not ours is a bug of ours or of the user's own code: it passes, with its
-    traceback.
+    Other exceptions are bugs, of this package or of the user's code: they pass, with a traceback.
 
     Args:
-        verbose: Show the traceback of our own errors too.
-        left: Says what a command that was stopped has left behind; None where that is nothing.
+        verbose: Also print the traceback of the package's errors.
+        left: Returns a note about the files a stopped command has left; None if there are none.
     """
     if not verbose:
         _quiet_libraries()
@@ -167,43 +162,43 @@ def reported(
     except ShardwriterError as error:
         _report(error, verbose=verbose)
         if left is not None and error.exit_code != UsageError.exit_code:
-            kept = _told_by(left)
-            if kept is not None:
-                hint(kept)
+            note = _leftover(left)
+            if note is not None:
+                hint(note)
         raise typer.Exit(error.exit_code) from None
     except OSError as error:
         failure = StorageError(error.strerror or str(error), path=error.filename)
         _report(failure, verbose=verbose, raised=error)
         raise typer.Exit(StorageError.exit_code) from None
     except MemoryError as error:
-        failed = OutOfMemory("there is not enough memory", hint="give the process more memory")
+        failed = OutOfMemory("out of memory", hint="use fewer workers, or give it more memory")
         _report(failed, verbose=verbose, raised=error)
         raise typer.Exit(OutOfMemory.exit_code) from None
     except KeyboardInterrupt as error:
         nothing = "nothing was published, and nothing is left behind"
-        what = "" if left is None else f": {_told_by(left) or nothing}"
+        what = "" if left is None else f": {_leftover(left) or nothing}"
         typer.echo(clean(f"interrupted{what}"), err=True)
         number = error.signal_number if isinstance(error, Terminated) else SIGINT
         raise typer.Exit(128 + number) from None
 
 
 def _quiet_libraries() -> None:
-    """Have the libraries behind URLs log errors only: what concerns the user is reported by us."""
+    """Silence warnings of the storage and Beam libraries; their errors are still shown."""
     for name in _LIBRARIES:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=rf"({'|'.join(_LIBRARIES)})\b")
 
 
-def _told_by(left: Callable[[], str | None]) -> str | None:
-    """Return what a command has left behind; None where that can not be told."""
+def _leftover(left: Callable[[], str | None]) -> str | None:
+    """Return the note about leftover files; None if it can not be found out."""
     try:
         return left()
     except ShardwriterError:
-        return None  # there is no such output, and another error has said so
+        return None  # OUT is invalid: the error itself says so
 
 
 def _report(error: ShardwriterError, *, verbose: bool, raised: BaseException | None = None) -> None:
-    """Print what, where and what to do next; with ``verbose`` the traceback first."""
+    """Print an error and its hint; with ``verbose`` the traceback first."""
     if verbose:
         lines = "".join(traceback.format_exception(raised or error)).splitlines()
         typer.echo("\n".join(f"  {clean(line)}" for line in lines), err=True)
@@ -213,7 +208,7 @@ def _report(error: ShardwriterError, *, verbose: bool, raised: BaseException | N
 
 
 def hint(line: str) -> None:
-    """Print a line worth knowing on stderr."""
+    """Print a note on stderr."""
     _labelled("note: ", line, "yellow")
 
 
@@ -228,8 +223,8 @@ def advise(line: str) -> None:
 
 
 def _labelled(label: str, line: str, color: str, *, bold: bool = False) -> None:
-    # sys.stderr as it is now, and the line as a whole: while a bar is shown it is rich's, which
-    # prints lines above the bar. With err=True typer would look behind it and write into the bar.
+    # While a progress bar is shown, sys.stderr is rich's stream, which prints whole lines above
+    # the bar. err=True would bypass it and write into the bar.
     text = f"{typer.style(label, fg=color, bold=bold)}{clean(line)}"
     typer.echo(text, file=sys.stderr)
 
@@ -240,8 +235,8 @@ def say(line: str, *, color: str | None = None, bold: bool = False) -> None:
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print a result for machines: in ASCII, on one line where ``indent`` is None."""
+    """Print a value as ASCII JSON with sorted keys, on one line if ``indent`` is None."""
     import json
 
     text = json.dumps(value, indent=indent, sort_keys=True)
-    typer.echo(text.replace("\x7f", "\\u007f"))  # the one control character that JSON lets pass
+    typer.echo(text.replace("\x7f", "\\u007f"))  # the one control character JSON does not escape

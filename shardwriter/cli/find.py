@@ -15,20 +15,20 @@ def find(
         str,
         typer.Argument(
             metavar="FEATURE=VALUE",
-            help="What the record has to hold; VALUE may be a pattern with *, ? and [...] for "
-            "texts. FEATURE==VALUE takes these characters as they are.",
+            help="Feature and value to find. In text, VALUE may be a pattern with *, ? and [...]; "
+            "FEATURE==VALUE matches these characters literally.",
         ),
     ],
-    first: Annotated[bool, typer.Option("--first", help="Stop at the first one.")] = False,
+    first: Annotated[bool, typer.Option("--first", help="Stop at the first match.")] = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop when so many are found.")
+        int | None, typer.Option(min=1, metavar="N", help="Stop after N matches.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, one record a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one record per line.")] = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Find records by a value, such as a file's name: which record, which shard, which position.
+    """Find records by the value of a feature: record number, item, shard and position.
 
-    The exit code is 1 where no record holds it.
+    Exit code 1 if no record matches.
 
     Example: [bold]shardwriter find out/train image/filename=n01440764_10026.JPEG[/bold]
 
@@ -47,7 +47,7 @@ def find(
         exact = text.startswith("=")
         value = WantedValue(feature, text.removeprefix("="), exact=exact)
         if not equals or not feature:
-            raise OptionError(f"{wanted!r} is not FEATURE=VALUE", hint="as in label=3")
+            raise OptionError(f"{wanted!r} is not FEATURE=VALUE", hint="for example: label=3")
         num_found = 0
         with closing(find_records(path, value, notify=hint)) as records:
             for found in islice(records, 1 if first else limit):
@@ -62,11 +62,11 @@ def find(
                 if not has_reader():
                     break
         if not num_found:
-            hint(f"no record holds {wanted}")
+            hint(f"no record has {wanted}")
             if value.part_of is not None:
                 pattern = shlex.quote(f"{feature}=*{glob.escape(value.text)}*")
                 hint(
-                    f"{value.part_of.decode(errors='replace')!r} holds it in part: "
+                    f"{value.part_of.decode(errors='replace')!r} contains it; to match parts: "
                     f"shardwriter find {shlex.quote(path)} {pattern}"
                 )
             raise typer.Exit(1)

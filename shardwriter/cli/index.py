@@ -10,14 +10,19 @@ from shardwriter.cli.common import JsonOption, VerboseOption, print_json, report
 
 
 def index(
-    path: Annotated[str, typer.Argument(help="A shard set: out/train, out/train@16, a folder.")],
+    path: Annotated[str, typer.Argument(help="A dataset: out/train, out/train@16 or its folder.")],
     idx: Annotated[
-        bool, typer.Option("--idx", help="Write <shard>.idx for DALI and the PyPI loader too.")
+        bool,
+        typer.Option(
+            "--idx", help="Also write <shard>.idx files, for DALI and the PyPI package tfrecord."
+        ),
     ] = False,
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Make the index of a shard set from its shards: where every record ends.
+    """Rebuild the index file of a dataset from its shards.
+
+    The index file holds the end offset of every record; random access needs it.
 
     Example: [bold]shardwriter index out/train --idx[/bold]
     """

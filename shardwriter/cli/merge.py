@@ -14,9 +14,10 @@ from shardwriter.cli.write_options import (
     IndexOption,
     OverwriteOption,
     ResumeOption,
-    SeedOption,
     ShardsOption,
     ShuffleOption,
+    ShuffleSeedOption,
+    WorkersOption,
     dataset_options,
     output_of,
 )
@@ -28,18 +29,14 @@ def merge(
         list[str],
         typer.Argument(
             metavar="PATH... OUT",
-            help="Two datasets or more, each what reshard takes; the last one is OUT, dir/all@16.",
+            help="Two or more datasets (names, folders, files or globs), then the one to write: "
+            "dir/all@16.",
         ),
     ],
     shards: ShardsOption = None,
     shuffle: ShuffleOption = False,
-    seed: SeedOption = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", "-j", min=1, help="Processes that write; one a core where it is left off."
-        ),
-    ] = None,
+    seed: ShuffleSeedOption = None,
+    workers: WorkersOption = None,
     compression: CompressionOption = None,
     deflate: DeflateOption = Deflate.isal_2,
     index: IndexOption = False,
@@ -48,10 +45,10 @@ def merge(
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Write the records of several datasets as one: those of the first, then of the second, ...
+    """Concatenate several datasets into one, in the given order.
 
-    Schemas are joined and label counts added. Features of types that do not go together, and
-    classes with other numbers, are refused before anything is copied.
+    Schemas are merged and label counts added. If a feature's types conflict, or
+    a class has different numbers, merge stops before anything is copied.
 
     Example: [bold]shardwriter merge out/summer out/winter out/all@16 --shuffle[/bold]
     """

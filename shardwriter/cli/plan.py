@@ -11,15 +11,21 @@ from shardwriter.cli.stats import PolicyOption, policy_names
 
 
 def plan(
-    records: Annotated[int, typer.Option("--records", metavar="N", help="Records in all.")],
+    records: Annotated[int, typer.Option("--records", metavar="N", help="Number of records.")],
     shards: Annotated[
         int | None,
-        typer.Option("--shards", metavar="S", help="Shards; without it, what @auto would make."),
+        typer.Option(
+            "--shards",
+            metavar="S",
+            help="Number of shards; default: as write chooses it, from --record-bytes.",
+        ),
     ] = None,
     record_bytes: Annotated[
         float | None,
         typer.Option(
-            "--record-bytes", metavar="BYTES", help="Mean size of a record with its frame."
+            "--record-bytes",
+            metavar="BYTES",
+            help="Mean bytes of a record in its file, 16 bytes of framing included.",
         ),
     ] = None,
     world: Annotated[
@@ -27,23 +33,23 @@ def plan(
     ] = 1,
     loader_workers: Annotated[
         int,
-        typer.Option("--loader-workers", metavar="K", min=0, help="Loader processes of a rank."),
+        typer.Option("--loader-workers", metavar="K", min=0, help="Loader workers per rank."),
     ] = 1,
     batch_size: Annotated[
         int,
-        typer.Option("--batch-size", metavar="N", min=1, help="Records in a batch of one rank."),
+        typer.Option("--batch-size", metavar="N", min=1, help="Records per batch, on each rank."),
     ] = 1,
     drop_last: Annotated[
-        bool, typer.Option("--drop-last", help="The loader drops batches that are not full.")
+        bool, typer.Option("--drop-last", help="The loader drops incomplete batches.")
     ] = False,
     policy: PolicyOption = None,
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Say how training would split shards, from numbers alone: samples and steps of every rank.
+    """Compute how training would split shards: samples and steps of every rank.
 
-    Reads nothing: the shards are those that shardwriter would write, whose lengths differ by at
-    most one record. Ends with 0, and with 2 when a number makes no sense.
+    Reads no files: it assumes shards as shardwriter writes them, whose numbers
+    of records differ by at most one. Exit code 2 if a number is out of range.
 
     Example: [bold]shardwriter plan --records 50000 --shards 16 --world 8[/bold]
     """
@@ -58,8 +64,8 @@ def plan(
         if shards is None:
             if record_bytes is None:
                 raise OptionError(
-                    "neither the number of shards nor the size of a record is said",
-                    hint="--shards 16, or --record-bytes 110000 to have the number chosen",
+                    "the number of shards is missing",
+                    hint="add --shards 16, or --record-bytes 110000 to have the number chosen",
                 )
             shards = auto_num_shards(records, records * record_bytes, options.num_readers)
         result = plan_json(even_records(records, shards), options)

@@ -57,14 +57,16 @@ _MAX_SHARDS = 20
 
 
 def repair(
-    path: Annotated[str, typer.Argument(help="A damaged dataset: out/train, train@16, a folder.")],
+    path: Annotated[
+        str, typer.Argument(help="A damaged dataset: out/train, train@16 or its folder.")
+    ],
     out: Annotated[
-        str, typer.Argument(help="The folder for the repaired dataset; files keep their names.")
+        str, typer.Argument(help="Folder for the repaired dataset; files keep their names.")
     ],
     source: Annotated[
         str | None,
         typer.Option(
-            "--source", help="What it was written from: then damaged shards are made again."
+            "--source", help="Input of the original write; damaged shards are written again."
         ),
     ] = None,
     format: FormatOption = Format.auto,
@@ -80,19 +82,22 @@ def repair(
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers", "-j", min=1, help="With --source: processes that make shards; one a core."
+            "--workers",
+            "-j",
+            min=1,
+            help="With --source: worker processes; default: one per CPU core.",
         ),
     ] = None,
     trust_no_crc: Annotated[
         bool,
         typer.Option(
             "--trust-no-crc",
-            help="Keep records whose CRC fields are zero, of files without manifest and index.",
+            help="Keep records whose CRC fields are zero, in files without a manifest or index.",
         ),
     ] = False,
     overwrite: OverwriteOption = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be done, and write nothing.")
     ] = False,
     resize: ResizeOption = None,
     max_side: MaxSideOption = None,
@@ -108,14 +113,15 @@ def repair(
     drop_columns: DropColumnsOption = None,
     verbose: VerboseOption = False,
 ) -> None:
-    """Bring back all that is good of a damaged dataset, or all of it from its source.
+    """Recover the intact records of a damaged dataset, or rebuild it from its source.
 
-    Without --source every record that is proven good is copied, and what is lost stands in
-    NAME.lost.jsonl. With --source, and the options of the write, only damaged and missing shards
-    are made again, and all ends byte-identical to the undamaged dataset; order and compression are
-    taken from the manifest. OUT may then be the dataset's own folder.
+    Without --source, every record whose CRCs match is copied, and lost records
+    are listed in NAME.lost.jsonl. With --source and the options of the original
+    write, only damaged and missing shards are written again, and the result is
+    byte-identical to the undamaged dataset; order and compression come from the
+    manifest. OUT may then be the dataset's own folder.
 
-    Ends with 0 when nothing is lost, and with 1 when something is.
+    Exit code 0 if nothing is lost, else 1.
 
     Example: [bold]shardwriter repair out/train fixed/ --source photos/[/bold]
     """
@@ -133,8 +139,8 @@ def repair(
         given += [format.value if format is not Format.auto else None]
         if source is None and any(option is not None for option in given):
             raise OptionError(
-                "these options are those of the write, and say how shards are made again",
-                hint="add --source, or leave them off",
+                "options of the original write have no effect without --source",
+                hint="add --source, or drop them",
             )
         options = dataset_options(
             Output(out, path, "", None),
@@ -164,7 +170,7 @@ def repair(
             assert source is not None
             return open_as_split(source, format.value, options.schema, split, options.table)
 
-        # What a map prints is no result.
+        # stdout is for the result; what a map prints goes to stderr.
         with terminable(), repairing_bars() as (reading, progress), redirect_stdout(sys.stderr):
             report = repair_dataset(
                 path,
@@ -203,16 +209,16 @@ def _print(report: RepairReport) -> None:
         hint(note)
     if not report.is_dry_run:
         if report.ledger is not None:
-            say(f"what is lost: {report.ledger}")
+            say(f"lost records are listed in {report.ledger}")
         say(f"repaired: {report.manifest or report.out}")
     color = "green" if report.is_whole else "red"
     say(report.verdict, color=color, bold=True)
 
 
 def _left(path: str, out: str) -> str | None:
-    """Say what a repair that was stopped has left; None where that is nothing."""
+    """Return a note about the run directory of a stopped repair; None if there is none."""
     from shardwriter.dataset import Output, dataset_name
 
     name = dataset_name(os.path.basename(path.rstrip("/")).partition("@")[0])
-    told = leftover_note(Output(out, name, "", None))
-    return None if told is None else told.replace("--resume", "the same command")
+    note = leftover_note(Output(out, name, "", None))
+    return None if note is None else note.replace("--resume", "the same command")

@@ -15,9 +15,10 @@ from shardwriter.cli.write_options import (
     OutArgument,
     OverwriteOption,
     ResumeOption,
-    SeedOption,
     ShardsOption,
     ShuffleOption,
+    ShuffleSeedOption,
+    WorkersOption,
     dataset_options,
     output_of,
 )
@@ -26,18 +27,13 @@ from shardwriter.cli.write_run import leftover_note, run_copy
 
 def reshard(
     path: Annotated[
-        str, typer.Argument(help="TFRecord files: a dataset's name, a folder, a file or a glob.")
+        str, typer.Argument(help="TFRecord files: a dataset name, a folder, a file or a glob.")
     ],
     out: OutArgument,
     shards: ShardsOption = None,
     shuffle: ShuffleOption = False,
-    seed: SeedOption = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", "-j", min=1, help="Processes that write; one a core where it is left off."
-        ),
-    ] = None,
+    seed: ShuffleSeedOption = None,
+    workers: WorkersOption = None,
     compression: CompressionOption = None,
     deflate: DeflateOption = Deflate.isal_2,
     index: IndexOption = False,
@@ -46,10 +42,10 @@ def reshard(
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Write the records of a dataset anew, byte for byte, as another number of shards.
+    """Copy the records of a dataset, byte for byte, to another number of shards.
 
-    Records keep their reading order, record r becomes item r, and each is proven on its way. It is
-    the same as write with --format tfrecord, manifest included.
+    Records keep their reading order: record r becomes item r. The CRCs of each
+    record are verified. Same as write with --format tfrecord.
 
     Example: [bold]shardwriter reshard out/train out/more@64[/bold]
     """

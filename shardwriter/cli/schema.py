@@ -26,26 +26,25 @@ def schema(
         _Framework | None,
         typer.Option(
             metavar="FRAMEWORK",
-            help="Print a program that reads this dataset, to go on from: tensorflow (plain "
-            "TensorFlow), torch, dali or grain.",
+            help="Print a program that reads this dataset, with tensorflow, torch, dali or grain.",
         ),
     ] = None,
     records: Annotated[
         int,
         typer.Option(
-            min=1, metavar="N", help="Where no manifest tells, types are those of N records."
+            min=1, metavar="N", help="Without a manifest: infer types from the first N records."
         ),
     ] = 1000,
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Show the features of a dataset: names, types, shapes, and how often they are there.
+    """Show the features of a dataset: names, types, shapes and how many records have them.
 
     Example: [bold]shardwriter schema out/train[/bold]
 
     Loader code: [bold]shardwriter schema out/train --code tensorflow > read_train.py[/bold]
 
-    The JSON is what the manifest has as its schema.
+    --json prints them as the manifest's field "schema".
     """
     with reported(verbose=verbose):
         from shardwriter.errors import OptionError
@@ -53,7 +52,7 @@ def schema(
         from shardwriter.reading.loader_code import loader_code
 
         if code is not None and json:
-            raise OptionError("code is printed as it is, not as JSON", hint="leave --json off")
+            raise OptionError("--code prints a program, not JSON", hint="drop --json")
         if code is not None:
             text = loader_code(path, code.value, num_records=records, notify=hint)
             typer.echo(text, nl=False)
@@ -70,13 +69,13 @@ def schema(
 
 
 def _say_where_from(known: KnownSchema) -> None:
-    """Say of what records the types are, where that is not all of them."""
+    """Print a note on which records the types and counts come from, unless it is all of them."""
     if known.is_told and known.num_counted != known.num_records:
-        hint(f"counts are those of all {known.num_counted:,} records of the dataset")
+        hint(f"counts are of all {known.num_counted:,} records of the dataset")
     if not known.is_told and known.num_counted:
         few = known.num_counted < known.num_records
         of = f"the first {known.num_counted:,} of " if few else ""
         hint(
-            f"no manifest tells the types: they are those of {of}{known.num_records:,} records, "
-            "which keep no shapes and no classes"
+            f"no manifest: types are inferred from {of}{known.num_records:,} records; shapes and "
+            "class names are not stored in records"
         )

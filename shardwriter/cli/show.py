@@ -11,24 +11,24 @@ from shardwriter.cli.common import VerboseOption, has_reader, hint, print_json, 
 
 def show(
     path: Annotated[str, typer.Argument(help="A dataset, shard file, folder or manifest.")],
-    start: Annotated[int, typer.Option(min=0, help="First record, counted from 0.")] = 0,
-    count: Annotated[int, typer.Option(min=1, help="How many records.")] = 1,
+    start: Annotated[int, typer.Option(min=0, help="Number of the first record, from 0.")] = 0,
+    count: Annotated[int, typer.Option(min=1, help="Number of records.")] = 1,
     save_images: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Write their pictures as files into a folder: RECORD-FEATURE.jpg. Raw pixels of a "
-            "known shape become PNG.",
+            help="Also save the images in these records, as DIR/RECORD-FEATURE.jpg; raw pixels of "
+            "a known shape as PNG.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, one record a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one record per line.")] = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Show records, decoded, in reading order.
+    """Print decoded records, in reading order.
 
     Example: [bold]shardwriter show out/train --start 100 --count 2[/bold]
 
-    Pictures: [bold]shardwriter show out/train --count 20 --save-images look[/bold]
+    Images: [bold]shardwriter show out/train --count 20 --save-images look[/bold]
     """
     with reported(verbose=verbose):
         from shardwriter.errors import OptionError
@@ -53,7 +53,7 @@ def show(
         if not found:
             total = num_records(path)
             raise OptionError(
-                f"there is no record {start:,}: there are {plural(total, 'record')}, from 0 on",
+                f"no record {start:,}: the dataset has {plural(total, 'record')}, numbered from 0",
                 path=path,
                 hint=f"--start {total - 1} shows the last one" if total else None,
             )
@@ -62,7 +62,7 @@ def show(
 
 
 def _schema(path: str) -> dict[str, dict[str, object]]:
-    """Return what the manifest knows of the features; nothing where there is none."""
+    """Return the features in the manifest; {} without a manifest."""
     from shardwriter.sources import find_one
 
     manifest = find_one(path).manifest
@@ -73,9 +73,9 @@ def _say_saved(num_saved: int, folder: str) -> None:
     from shardwriter.report import plural
 
     if num_saved:
-        hint(f"wrote {plural(num_saved, 'picture')} to {folder}")
+        hint(f"wrote {plural(num_saved, 'image')} to {folder}")
     else:
         hint(
-            "no pictures were written: no feature of these records is an image file, and no raw "
-            "pixels have a shape (features height, width and channels, or the manifest's)"
+            "no images in these records: no feature holds an encoded image, or raw pixels whose "
+            "shape is known (from the manifest, or features height, width and channels)"
         )

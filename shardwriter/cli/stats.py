@@ -1,4 +1,4 @@
-"""``shard-stats``, which is ``shardwriter stats``."""
+"""``shardwriter stats``, also installed as ``shard-stats``; the Beam job shares its options."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from shardwriter.cli.common import (
     VerboseOption,
     hint,
     print_json,
-    reading_bar,
     reported,
 )
 from shardwriter.dataset import is_url
+from shardwriter.writing import reading_bar
 
 if TYPE_CHECKING:
     from shardwriter.inspect import GateOptions, PlanOptions
 
 
-# What ``shard-stats`` and its Beam job are asked, and what becomes of the report.
-
-
 class Check(str, Enum):
-    """What ``--check`` takes."""
+    """Values of ``--check``."""
 
     none = "none"
     length = "length"
     crc = "crc"
 
 
-_CONTENTS = "What records hold"
-_TRAINING = "How training will split"
-_GATES = "When to end with 1, for CI"
-_FACES = "How to show it"
+_CONTENTS = "Contents of the records"
+_TRAINING = "Training plan"
+_GATES = "Gates for CI: exit with 1 if ..."
+_FACES = "Output"
 
 PathsArgument = Annotated[
     list[str],
-    typer.Argument(help="Folders, files, dataset names, train@16, or globs.", metavar="PATH..."),
+    typer.Argument(help="Folders, files, dataset names (train@16) or globs.", metavar="PATH..."),
 ]
 CheckOption = Annotated[
     Check,
-    typer.Option(metavar="CHECK", help="What to prove: crc (every byte), length, or none."),
+    typer.Option(
+        metavar="CHECK",
+        help="What to verify: crc (every byte), length (the framing only), or none.",
+    ),
 ]
 FeaturesOption = Annotated[
     bool,
     typer.Option(
         "--features",
-        help="Statistics of all features, and in what shards differ.",
+        help="Compute statistics of all features, and compare the shards.",
         rich_help_panel=_CONTENTS,
     ),
 ]
@@ -60,7 +60,7 @@ LabelOption = Annotated[
     str | None,
     typer.Option(
         metavar="KEY",
-        help="Count this feature's values, per shard and in reading order.",
+        help="Count the values of this feature, per shard and in reading order.",
         rich_help_panel=_CONTENTS,
     ),
 ]
@@ -70,17 +70,17 @@ WorldOption = Annotated[
 ]
 LoaderWorkersOption = Annotated[
     int | None,
-    typer.Option(min=0, help="Loader processes of a rank.", rich_help_panel=_TRAINING),
+    typer.Option(min=0, help="Loader workers per rank.", rich_help_panel=_TRAINING),
 ]
 BatchSizeOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Records in a batch of one rank.", rich_help_panel=_TRAINING),
+    typer.Option(min=1, help="Records per batch, on each rank.", rich_help_panel=_TRAINING),
 ]
 DropLastOption = Annotated[
     bool,
     typer.Option(
         "--drop-last",
-        help="The loader drops batches that are not full.",
+        help="The loader drops incomplete batches.",
         rich_help_panel=_TRAINING,
     ),
 ]
@@ -88,20 +88,23 @@ PolicyOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAMES",
-        help="These policies instead of the likely ones, such as webdataset,dali-fill; or all.",
+        help="Policies of loaders to compute, such as webdataset,dali-fill, or all; default: the "
+        "likely ones.",
         rich_help_panel=_TRAINING,
     ),
 ]
 ExpectRecordsOption = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help="Unless there are N records.", rich_help_panel=_GATES),
+    typer.Option(
+        min=0, metavar="N", help="The number of records is not N.", rich_help_panel=_GATES
+    ),
 ]
 MaxImbalanceOption = Annotated[
     float | None,
     typer.Option(
         min=1.0,
         metavar="R",
-        help="If a shard, or with --world a rank, has over R times the mean.",
+        help="A shard (with --world: a rank) has more than R times the mean records.",
         rich_help_panel=_GATES,
     ),
 ]
@@ -110,7 +113,7 @@ MaxByteImbalanceOption = Annotated[
     typer.Option(
         min=1.0,
         metavar="R",
-        help="If a shard has over R times the mean bytes.",
+        help="A shard has more than R times the mean bytes.",
         rich_help_panel=_GATES,
     ),
 ]
@@ -118,7 +121,8 @@ FailOnOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WORDS",
-        help="For any of these, such as drift,unset,nan,hangs; a wrong word lists all.",
+        help="There is a finding of these kinds, such as drift,unset,nan,hangs; any other word "
+        "lists all kinds.",
         rich_help_panel=_GATES,
     ),
 ]
@@ -126,19 +130,21 @@ BaselineOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="If the report is worse than this earlier --json.",
+        help="The report is worse than this earlier one, saved with --json.",
         rich_help_panel=_GATES,
     ),
 ]
 AllShardsOption = Annotated[
     bool,
     typer.Option(
-        "--all-shards", help="Show every shard, however many there are.", rich_help_panel=_FACES
+        "--all-shards", help="List every shard, not only the first ones.", rich_help_panel=_FACES
     ),
 ]
 HtmlOption = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Also write it as a page.", rich_help_panel=_FACES),
+    typer.Option(
+        metavar="FILE", help="Also write the report as an HTML page.", rich_help_panel=_FACES
+    ),
 ]
 
 
@@ -149,7 +155,7 @@ def plan_options(
     drop_last: bool,
     policies: Sequence[str] | None,
 ) -> PlanOptions | None:
-    """Return who will read, by default one at a time; None where nothing says so."""
+    """Return the readers to plan for, 1 for each number not given; None without any option."""
     from shardwriter.inspect import PlanOptions
 
     numbers = (world, loader_workers, batch_size)
@@ -160,7 +166,7 @@ def plan_options(
 
 
 def policy_names(texts: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of policies in texts that are lists with commas; none stand for all.
+    """Return the policies named in comma-separated texts; () means all.
 
     Raises:
         OptionError: There is no such policy.
@@ -181,10 +187,10 @@ def gate_options(
     fail_on: Sequence[str] | None,
     baseline: str | None,
 ) -> GateOptions:
-    """Return what the report has to come up to.
+    """Return the gates that the report is evaluated against.
 
     Raises:
-        OptionError: A word means nothing, or the baseline is none.
+        OptionError: ``--fail-on`` has an unknown word, or the baseline is no report.
     """
     from shardwriter.inspect import GateOptions, load_baseline, split_words
 
@@ -198,10 +204,10 @@ def gate_options(
 
 
 def check_page(path: str | None) -> None:
-    """Refuse a page that can not be written, before anything is read.
+    """Raise if the HTML page can not be written, before any shard is read.
 
     Raises:
-        OptionError: There is no folder for it, or it is one.
+        OptionError: Its folder does not exist or is not writable, or the path is a folder.
     """
     from shardwriter.errors import OptionError
 
@@ -214,21 +220,21 @@ def check_page(path: str | None) -> None:
     elif not os.path.isdir(folder):
         why = "there is no such folder"
     elif not os.access(folder, os.W_OK):
-        why = "nothing can be written in its folder"
+        why = "its folder is not writable"
     if why is not None:
-        hint = "--html names a file in a folder that is there"
+        hint = "give --html a file in an existing folder"
         raise OptionError(f"the page can not be written: {why}", path=path, hint=hint)
 
 
 @dataclass(frozen=True)
 class Faces:
-    """How a report is shown.
+    """The formats a report is printed in.
 
     Attributes:
-        json: As the JSON document.
-        html: Also as a page, in this file.
-        all_shards: Every shard in the table.
-        all_policies: Every policy of the report in the table.
+        json: Print the JSON document instead of tables.
+        html: File to write an HTML page to; None for no page.
+        all_shards: List every shard in the table.
+        all_policies: List every policy of the report in the table.
     """
 
     json: bool = False
@@ -238,7 +244,7 @@ class Faces:
 
 
 def conclude(report: dict[str, Any], gates: GateOptions, faces: Faces) -> None:
-    """Hold a report against the gates, show it, and end with 1 unless all is good.
+    """Evaluate the gates, print the report, and exit with 1 on a defect or a failed gate.
 
     Raises:
         typer.Exit: There are defects, or a gate has failed.
@@ -273,7 +279,9 @@ def stats(
     check: CheckOption = Check.crc,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", "-j", min=1, help="Processes that read; one a core."),
+        typer.Option(
+            "--workers", "-j", min=1, help="Processes that read; default: one per CPU core."
+        ),
     ] = None,
     json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -292,11 +300,11 @@ def stats(
     html: HtmlOption = None,
     all_shards: AllShardsOption = False,
 ) -> None:
-    """Say what is in shards, what is damaged, and how training will split them.
+    """Report what shards hold, what is damaged, and how training will split them.
 
-    Reads any TFRecord files, whoever wrote them, compressed or not. Ends with 0
-    when all is good, with 1 when there is a defect or a gate has failed, and
-    with 2 when a path names nothing.
+    Reads TFRecord files from any writer, compressed or not. Exit code 0 if there
+    is no defect, 1 if there is one or a gate fails, and 2 if a path matches
+    nothing.
 
     Example: [bold]shard-stats out/train@16 --features --world 8 --batch-size 64[/bold]
     """

@@ -6,25 +6,28 @@ from typing import Annotated
 
 import typer
 
-from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reading_bar, reported
+from shardwriter.cli.common import JsonOption, VerboseOption, print_json, reported
+from shardwriter.writing import reading_bar
 
 
 def verify(
-    out: Annotated[str, typer.Argument(help="A dataset with a manifest: out/train, its folder.")],
+    out: Annotated[
+        str, typer.Argument(help="A dataset with a manifest: out/train, or its folder.")
+    ],
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Prove a finished dataset: every shard, every count and the index against the manifest.
+    """Compare a finished dataset with its manifest: every byte, every count and the index.
 
-    Ends with 0 when all is proven, with 1 when anything is not, and with 2 when there is nothing of
-    that name.
+    Exit code 0 if all of it matches, 1 if anything differs, and 2 if there is
+    no such dataset.
 
     Example: [bold]shardwriter verify out/train[/bold]
     """
     with reported(verbose=verbose):
         from shardwriter.inspect.verify import verify as prove
 
-        with reading_bar("proving") as progress:
+        with reading_bar("verifying") as progress:
             report = prove(out, progress=progress)
         if json:
             print_json(report.to_json())

@@ -48,6 +48,7 @@ from shardwriter.cli.write_options import (
     SplitsOption,
     StrictOption,
     TfdsOption,
+    WorkersOption,
     WorldOption,
     dataset_options,
     datasets_of,
@@ -85,25 +86,23 @@ def write(
     schema: SchemaOption = None,
     world: WorldOption = 1,
     loader_workers: LoaderWorkersOption = 1,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", "-j", min=1, help="Processes that write; one a core where it is left off."
-        ),
-    ] = None,
+    workers: WorkersOption = None,
     engine: Annotated[
         _Engine,
-        typer.Option(metavar="ENGINE", help="Who does the work: process (a pool), or serial."),
+        typer.Option(
+            metavar="ENGINE",
+            help="process (a pool of workers), or serial (all in this process, for debugging).",
+        ),
     ] = _Engine.process,
     on_error: OnErrorOption = OnError.raise_,
     max_errors: MaxErrorsOption = None,
     item_timeout: Annotated[
         float | None,
-        typer.Option(metavar="S", help="Stop when a worker takes more seconds for one item."),
+        typer.Option(metavar="S", help="Stop if one item takes a worker more than S seconds."),
     ] = None,
     backend: Annotated[
         _Backend,
-        typer.Option(metavar="NAME", help="Whose record writers: native, or tensorflow's."),
+        typer.Option(metavar="NAME", help="Library that writes the records: native or tensorflow."),
     ] = _Backend.native,
     compression: CompressionOption = None,
     deflate: DeflateOption = Deflate.isal_2,
@@ -113,22 +112,24 @@ def write(
     resume: ResumeOption = False,
     retry_errors: Annotated[
         bool,
-        typer.Option("--retry-errors", help="The same, and try again the items that were skipped."),
+        typer.Option(
+            "--retry-errors", help="Like --resume, and retry the items that were skipped on errors."
+        ),
     ] = False,
     accept_changed_map: Annotated[
         bool,
         typer.Option(
             "--accept-changed-map",
-            help="With --retry-errors: the map was changed; keep all records, and make those of "
-            "the skipped items with it.",
+            help="With --retry-errors: allow a changed --map. Records already written stay; "
+            "retried items use the new map.",
         ),
     ] = False,
     overwrite: OverwriteOption = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
     ] = False,
     timings: Annotated[
-        bool, typer.Option("--timings", help="Say at the end where the time went.")
+        bool, typer.Option("--timings", help="Print the time of each stage at the end.")
     ] = False,
     resize: ResizeOption = None,
     max_side: MaxSideOption = None,
@@ -137,8 +138,8 @@ def write(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Write rates and stage times as TensorBoard event files, one for each process; "
-            "not with Beam. See them with: tensorboard --logdir DIR",
+            help="Write rates and stage times as TensorBoard event files, one per process; view "
+            "them with: tensorboard --logdir DIR",
         ),
     ] = None,
     strict: StrictOption = False,
@@ -155,8 +156,9 @@ def write(
 ) -> None:
     """Write data as N TFRecord shards: item i goes to shard i mod N.
 
-    Nothing stands under a final name before all of it is whole; the manifest comes last. A run that
-    was stopped, however, goes on with --resume and ends with the same bytes.
+    The shards appear under their final names only when all of them are
+    complete, and the manifest last. A run that was stopped continues with
+    --resume and produces the same bytes.
 
     Example: [bold]shardwriter write photos/ out/train@16 --shuffle --seed 1[/bold]
     """
@@ -168,8 +170,9 @@ def write(
 
         if dry_run and (resume or retry_errors):
             raise OptionError(
-                "--dry-run says what a write from the beginning would make",
-                hint="leave --resume and --retry-errors off",
+                "--dry-run plans a write from the start, so it does not go with --resume or "
+                "--retry-errors",
+                hint="drop --resume and --retry-errors",
             )
 
         def options_of(output: Output, part: Split | None) -> DatasetOptions:
@@ -278,5 +281,5 @@ def _show_plan(planned: dict[str, Any], directory: str, *, json: bool) -> None:
     from shardwriter.report import print_write_plan
 
     if planned["replaces"] is not None:
-        hint(f"a dataset of this name is there ({planned['replaces']}): --overwrite replaces it")
+        hint(f"a dataset of this name exists ({planned['replaces']}): --overwrite replaces it")
     print_write_plan(planned, directory)

@@ -1,4 +1,8 @@
-"""Options that ``shardwriter write`` and the Beam jobs share: declared, and understood, once."""
+"""Options that several commands share: their declarations, and the objects they are parsed into.
+
+``*Option`` and ``*Argument`` are parameter types for typer. `output_of` parses OUT,
+`dataset_options` the options that decide the bytes, `datasets_of` SOURCE, OUT and ``--split``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Format(str, Enum):
-    """What ``--format`` takes."""
+    """Values of ``--format``."""
 
     auto = "auto"
     image_folder = "image-folder"
@@ -38,21 +42,21 @@ class Format(str, Enum):
 
 
 class OnError(str, Enum):
-    """What ``--on-error`` takes."""
+    """Values of ``--on-error``."""
 
     raise_ = "raise"
     skip = "skip"
 
 
 class Order(str, Enum):
-    """What ``--order`` takes."""
+    """Values of ``--order``."""
 
     source = "source"
     key = "key"
 
 
 class Compression(str, Enum):
-    """What ``--compression`` takes."""
+    """Values of ``--compression``."""
 
     none = "none"
     gzip = "gzip"
@@ -60,7 +64,7 @@ class Compression(str, Enum):
 
 
 class Deflate(str, Enum):
-    """What ``--deflate`` takes."""
+    """Values of ``--deflate``."""
 
     isal_2 = "isal-2"
     zlib_6 = "zlib-6"
@@ -68,30 +72,39 @@ class Deflate(str, Enum):
 
 SourceArgument = Annotated[
     str,
-    typer.Argument(help="A folder, a file, a glob, a dataset's name, '-', or module:callable."),
+    typer.Argument(
+        help="Input: a folder, a file, a glob, a dataset name, '-' for stdin, or module:callable."
+    ),
 ]
-OutArgument = Annotated[str, typer.Argument(help="dir/train@16; without @16 a good N is chosen.")]
+OutArgument = Annotated[
+    str,
+    typer.Argument(help="Dataset to write: dir/train@16. Without @16, N is chosen from the size."),
+]
 ShardsOption = Annotated[
     int | None,
-    typer.Option("--shards", help="N, where OUT does not say it.", show_default=False),
+    typer.Option("--shards", help="N, the number of shards; same as OUT@N.", show_default=False),
 ]
 FormatOption = Annotated[
     Format,
     typer.Option(
         metavar="FORMAT",
-        help="auto (by looking), image-folder, image-mask, coco, voc, csv, jsonl, parquet, numpy, "
-        "tfrecord, webdataset, audio, python or huggingface.",
+        help="Input format: auto (detect), image-folder, image-mask, coco, voc, csv, jsonl, "
+        "parquet, numpy, tfrecord, webdataset, audio, python or huggingface.",
     ),
 ]
 MapOption = Annotated[
     str | None,
-    typer.Option(help="module:callable, applied to every item's features; may return SKIP."),
+    typer.Option(
+        help="module:callable that takes and returns the features of an item; SKIP leaves it out."
+    ),
 ]
 FilterOption = Annotated[
     str | None,
-    typer.Option(help="module:callable, asked of every item before it is loaded or numbered."),
+    typer.Option(
+        help="module:callable that returns whether to take an item; called before it is loaded."
+    ),
 ]
-LimitOption = Annotated[int | None, typer.Option(help="Only the first so many items.")]
+LimitOption = Annotated[int | None, typer.Option(help="Write only the first N items.")]
 ShuffleOption = Annotated[
     bool, typer.Option("--shuffle", help="Write the items in a random order.")
 ]
@@ -99,68 +112,72 @@ OrderOption = Annotated[
     Order,
     typer.Option(
         metavar="ORDER",
-        help="source, or key: by a hash of the items' keys, however the input is ordered.",
+        help="Order of the items: source, or key (a hash of each item's key, so the order of the "
+        "input does not matter).",
     ),
 ]
 KeyOption = Annotated[
     str | None,
     typer.Option(
         metavar="FEATURE",
-        help="The key, for --order key and --split; else what the source calls an item.",
+        help="Feature that is the item's key, for --order key and --split; default: the name that "
+        "the source gives the item.",
     ),
 ]
 SeedOption = Annotated[
     int | None,
-    typer.Option(
-        help="Chooses the random order, or that by key, and the split; 0 where it is left off."
-    ),
+    typer.Option(help="Seed of --shuffle, of --order key and of fractions in --split; default: 0."),
 ]
+ShuffleSeedOption = Annotated[int | None, typer.Option(help="Seed of --shuffle; default: 0.")]
 LabelOption = Annotated[
     str | None,
-    typer.Option(help="Feature whose values are counted (images: image/class/label)."),
+    typer.Option(help="Feature whose values are counted; default for images: image/class/label."),
 ]
 SchemaOption = Annotated[
     str | None,
     typer.Option(
-        help="Fix types: id=string,image=uint8[28,28],mask=raw:uint8[null,null]; or a JSON file."
+        help="Feature types, as id=string,x=uint8[28,28] or m=raw:uint8[null,null]; or a JSON file."
     ),
 ]
-WorldOption = Annotated[int, typer.Option(min=1, help="For a chosen N: how many ranks will read.")]
+WorldOption = Annotated[
+    int, typer.Option(min=1, help="Ranks that will read the dataset; N is chosen to suit them.")
+]
 LoaderWorkersOption = Annotated[
-    int, typer.Option(min=1, help="For a chosen N: how many loader workers a rank has.")
+    int, typer.Option(min=1, help="Loader workers per rank; N is chosen to suit them.")
 ]
 OnErrorOption = Annotated[
     OnError,
     typer.Option(
-        metavar="WHAT", help="An item gives an error: raise (stop), or skip it and list it."
+        metavar="WHAT",
+        help="If an item fails: raise (stop), or skip (leave it out and list it in the error log).",
     ),
 ]
 StrictOption = Annotated[
     bool,
-    typer.Option("--strict", help="What would be a warning about the data is an error."),
+    typer.Option("--strict", help="Treat warnings about the data as errors."),
 ]
 MaxErrorsOption = Annotated[
     int | None,
-    typer.Option(metavar="N", min=0, help="Stop when more items than that were skipped so."),
+    typer.Option(metavar="N", min=0, help="With --on-error skip: stop after more than N errors."),
 ]
 CompressionOption = Annotated[
     Compression | None,
     typer.Option(
         metavar="TYPE",
         show_default=False,
-        help="none, gzip or zlib; gzip where OUT ends in .gz, else none.",
+        help="none, gzip or zlib; default: gzip if OUT ends in .gz, else none.",
     ),
 ]
 DeflateOption = Annotated[
     Deflate,
-    typer.Option(metavar="NAME", help="Who compresses: isal-2 (fast) or zlib-6 (smaller)."),
+    typer.Option(metavar="NAME", help="Compressor: isal-2 (fast) or zlib-6 (smaller files)."),
 ]
 TfdsOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME:VERSION",
         show_default=False,
-        help="Write a TFDS dataset: OUT is its data_dir, or data_dir/split@N.",
+        help="Write a TFDS dataset; OUT is its data_dir, or data_dir/split@N.",
     ),
 ]
 SplitsOption = Annotated[
@@ -169,20 +186,25 @@ SplitsOption = Annotated[
         "--split",
         metavar="SPLITS",
         show_default=False,
-        help="Several datasets: train=0.9,val=0.1 by the items' keys; source (or train,val): those "
-        "that the source has. N of each: train=0.9@16,val=0.1@2.",
+        help="Write one dataset per split: train=0.9,val=0.1 splits by the items' keys; source, or "
+        "train,val, takes the splits of the source. With N: train=0.9@16,val=0.1@2.",
     ),
 ]
 IndexOption = Annotated[
-    bool, typer.Option("--index", help="Write <shard>.idx files for DALI and the PyPI loader.")
+    bool,
+    typer.Option(
+        "--index", help="Also write <shard>.idx files, for DALI and the PyPI package tfrecord."
+    ),
 ]
 ResumeOption = Annotated[
     bool,
-    typer.Option("--resume", help="Go on with a run that was stopped; begin where there is none."),
+    typer.Option("--resume", help="Continue a run that was stopped; if there is none, start one."),
 ]
 OverwriteOption = Annotated[
     bool,
-    typer.Option("--overwrite", help="Replace a dataset of this name once the new is whole."),
+    typer.Option(
+        "--overwrite", help="Replace a dataset of this name, once the new one is complete."
+    ),
 ]
 
 ResizeOption = Annotated[
@@ -190,13 +212,15 @@ ResizeOption = Annotated[
     typer.Option(
         metavar="SIZE",
         show_default=False,
-        help="Images: 256 makes the shorter side 256 pixels, 256x192 is width and height.",
+        help="Resize images: 256 for a shorter side of 256 pixels, 256x192 for width x height.",
     ),
 ]
 MaxSideOption = Annotated[
     int | None,
     typer.Option(
-        metavar="PIXELS", show_default=False, help="Images: shrink those whose longer side is more."
+        metavar="PIXELS",
+        show_default=False,
+        help="Shrink images whose longer side has more pixels.",
     ),
 ]
 QualityOption = Annotated[
@@ -204,7 +228,8 @@ QualityOption = Annotated[
     typer.Option(
         metavar="Q",
         show_default=False,
-        help="Of JPEGs that are made, 1 to 100 (95); alone it makes all of them anew.",
+        help="Quality of re-encoded JPEGs, 1 to 100; default: 95. Without --resize or --max-side "
+        "all JPEGs are re-encoded.",
     ),
 ]
 NamesOption = Annotated[
@@ -212,21 +237,21 @@ NamesOption = Annotated[
     typer.Option(
         metavar="NAMES",
         show_default=False,
-        help="What the parts of items are called that are tuples: image,label; or, with "
-        "--no-header, the columns.",
+        help="Feature names, such as image,label, for items that are tuples, or for the columns of "
+        "a CSV file with --no-header.",
     ),
 ]
 NoHeaderOption = Annotated[
     bool,
-    typer.Option("--no-header", help="CSV: the first line is data; --names a,b names the columns."),
+    typer.Option("--no-header", help="CSV: the first line is data; name the columns with --names."),
 ]
 NaOption = Annotated[
     str | None,
     typer.Option(
         metavar="CELLS",
         show_default=False,
-        help="CSV: cells that are missing values in columns of numbers, beside empty ones; "
-        "NA,N/A,n/a,NULL,null,None where it is left off.",
+        help="CSV: cells that mean a missing number, besides empty ones; default: "
+        "NA,N/A,n/a,NULL,null,None.",
     ),
 ]
 EncodingOption = Annotated[
@@ -234,28 +259,34 @@ EncodingOption = Annotated[
     typer.Option(
         metavar="NAME",
         show_default=False,
-        help="CSV, JSON: the encoding of text that is not UTF-8: latin-1, cp1252, utf-16, ...",
+        help="CSV, JSON: text encoding, such as latin-1, cp1252 or utf-16; default: UTF-8.",
     ),
 ]
 ColumnsOption = Annotated[
     str | None,
-    typer.Option(metavar="NAMES", show_default=False, help="Tables: read these columns: a,b."),
+    typer.Option(
+        metavar="NAMES", show_default=False, help="Tables: read only these columns, as a,b."
+    ),
 ]
 DropColumnsOption = Annotated[
     str | None,
-    typer.Option(metavar="NAMES", show_default=False, help="Tables: leave these columns out."),
+    typer.Option(metavar="NAMES", show_default=False, help="Tables: leave out these columns."),
 ]
 IndicesOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
         show_default=False,
-        help="Only these items, in this order: an .npy file, or text with a number a line.",
+        help="Write only these items, in this order: a .npy file, or text with a number per line.",
     ),
 ]
 AllowDuplicatesOption = Annotated[
     bool,
-    typer.Option("--allow-duplicates", help="--indices may name an item more than once."),
+    typer.Option("--allow-duplicates", help="Allow --indices to name an item more than once."),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("--workers", "-j", min=1, help="Worker processes; default: one per CPU core."),
 ]
 
 
@@ -267,10 +298,10 @@ def output_of(
     urls: bool = False,
     tfds: str | None = None,
 ) -> Output:
-    """Understand OUT.
+    """Return OUT, parsed.
 
     Raises:
-        OptionError: It names no dataset, or contradicts an option.
+        OptionError: OUT names no dataset, or contradicts an option.
     """
     from shardwriter.dataset import parse_output
 
@@ -307,7 +338,7 @@ def dataset_options(
     columns: str | None = None,
     drop_columns: str | None = None,
 ) -> DatasetOptions:
-    """Return what decides the bytes.
+    """Return the options that decide the bytes of a dataset.
 
     Raises:
         OptionError: An option is wrong, or contradicts another.
@@ -318,15 +349,15 @@ def dataset_options(
     from shardwriter.writing import DatasetOptions, image_options
 
     if allow_duplicates and indices is None:
-        raise OptionError("--allow-duplicates without --indices", hint="leave it off")
+        raise OptionError("--allow-duplicates without --indices", hint="drop --allow-duplicates")
     is_split = split is not None and split.is_by_key
     if seed is not None and not shuffle and order is Order.source and not is_split:
         raise OptionError(
             "--seed without --shuffle, --order key or fractions in --split",
-            hint="add one of them, or leave --seed off",
+            hint="add one of them, or drop --seed",
         )
     declared = declare(schema)
-    told = None if names is None else tuple(names.split(","))
+    feature_names = None if names is None else tuple(names.split(","))
     return DatasetOptions(
         map=None if map is None else import_reference(map, "--map"),
         filter=None if filter is None else import_reference(filter, "--filter"),
@@ -345,13 +376,13 @@ def dataset_options(
         split=split,
         vocabularies=declared.vocabularies,
         images=image_options(resize, max_side, quality),
-        names=None if no_header else told,
+        names=None if no_header else feature_names,
         indices=None
         if indices is None
         else read_indices(indices, allow_duplicates=allow_duplicates),
         table=table_options(
             header=not no_header,
-            names=told,
+            names=feature_names,
             na=na,
             encoding=encoding,
             columns=columns,
@@ -361,22 +392,23 @@ def dataset_options(
 
 
 def check_order(source: str, out: str, command: str) -> None:
-    """Refuse SOURCE and OUT in the wrong order.
+    """Raise if SOURCE and OUT seem to be swapped.
 
     Args:
         source: SOURCE.
         out: OUT.
-        command: What the user has typed in front of them.
+        command: The command line up to them, for the hint.
 
     Raises:
-        OptionError: SOURCE names N shards and no file, and OUT names what is there.
+        OptionError: SOURCE has the form of an output (``dir/train@16``) and is no file, and OUT
+            exists.
     """
     from shardwriter.errors import OptionError
 
     names_shards = re.search(r"[^/]@([1-9][0-9]*|auto)(\.\w+)*$", source) is not None
     if names_shards and not os.path.exists(source) and os.path.exists(out):
         raise OptionError(
-            f"SOURCE {source!r} names shards to write, and OUT {out!r} is there already: they seem "
+            f"SOURCE {source!r} names shards to write, and OUT {out!r} already exists: they seem "
             "to be swapped",
             hint=f"SOURCE comes first: {command} {shlex.join([out, source])}",
         )
@@ -396,10 +428,10 @@ def datasets_of(
     tfds: str | None = None,
     on_error: OnError = OnError.raise_,
 ) -> Datasets:
-    """Return what a write makes: one dataset, or one for each split.
+    """Return the datasets that a write produces: one, or one for each split.
 
     Raises:
-        OptionError: An option is wrong, or the source has no such splits.
+        OptionError: An option is wrong, or the source does not have these splits.
     """
     from shardwriter.dataset import parse_split_option, split_outputs
     from shardwriter.writing import single_dataset, split_datasets

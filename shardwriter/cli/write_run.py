@@ -1,4 +1,8 @@
-"""What commands that make a dataset share: the bar, what is printed, signals."""
+"""Shared by commands that write a dataset: progress bar, notices, signals and the result.
+
+`run_write` runs a write and prints its result; `leftover_note` describes what a stopped write has
+left on disk.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shardwriter.cli.common import advise, hint, print_json, terminable, warn, writing_bar
+from shardwriter.cli.common import advise, hint, print_json, terminable, warn
 from shardwriter.errors import DataWarning
-from shardwriter.writing import Notices
+from shardwriter.writing import Notices, writing_bar
 
 if TYPE_CHECKING:
     from shardwriter.dataset import Manifest, Output
@@ -20,40 +24,34 @@ if TYPE_CHECKING:
     from shardwriter.writing import DatasetOptions, Progress, RunOptions, Work
 
 
-# What a write says in a terminal, on stderr.
-
-
 class TerminalNotices(Notices):
-    """Says everything once, on stderr."""
+    """Notices of a write, printed on stderr."""
 
     def show_info(self, line: str) -> None:
-        """Show information."""
+        """Print an information."""
         hint(line)
 
     def show_note(self, line: str) -> None:
-        """Show a hint of a problem."""
+        """Print a note about a possible problem."""
         hint(line)
 
     def show_warning(self, warning: DataWarning, split: str | None) -> None:
-        """Show a warning about data, and what to type to keep the values."""
+        """Print a warning about data, and the hint that goes with it."""
         message = warning.message if split is None else f"{split}: {warning.message}"
         warn(message)
         if warning.hint is not None:
             advise(warning.hint)
 
 
-# What is said of a write when it has ended, well or not, wherever its output lies.
-
-
 class WrittenDataset(NamedTuple):
     """A dataset that was written.
 
     Attributes:
-        split: Which split it is; None for the only dataset.
-        directory: Where it lies.
-        manifest: What it is.
-        work: What was done for it; None where there was nothing to do.
-        warnings: About its data.
+        split: Name of the split; None for a dataset without splits.
+        directory: Folder or URL of the dataset.
+        manifest: Its manifest.
+        work: Final progress of the write; None if there was nothing to do.
+        warnings: Warnings about its data.
     """
 
     split: str | None
@@ -64,7 +62,7 @@ class WrittenDataset(NamedTuple):
 
 
 def written_json(found: Sequence[WrittenDataset], elapsed_s: float) -> dict[str, Any]:
-    """Return what ``--json`` prints: of one dataset its summary, of splits one of each."""
+    """Return the JSON that ``--json`` prints: one summary, or one per split."""
     summaries = {
         each.split: summary_json(
             each.manifest,
@@ -78,7 +76,7 @@ def written_json(found: Sequence[WrittenDataset], elapsed_s: float) -> dict[str,
     if None in summaries:
         return summaries[None]
     for summary in summaries.values():
-        del summary["elapsed_s"]  # they were written one after the other
+        del summary["elapsed_s"]  # the time is that of all splits
     return {
         "elapsed_s": elapsed_s,
         "schema": "shardwriter.write-splits/1",
@@ -89,7 +87,7 @@ def written_json(found: Sequence[WrittenDataset], elapsed_s: float) -> dict[str,
 def print_all_written(
     found: Sequence[WrittenDataset], elapsed_s: float | None, *, timings: bool = False
 ) -> None:
-    """Print what a write has written; None: not all of it in this time."""
+    """Print the result of a write; without ``elapsed_s``, no rates are printed."""
     from shardwriter.report import print_timings, print_total, print_written
 
     is_one = len(found) == 1
@@ -109,7 +107,7 @@ def summary_json(
     stages_s: Mapping[str, float],
     warnings: Sequence[DataWarning] = (),
 ) -> dict[str, Any]:
-    """Return what ``--json`` prints of a dataset that was written."""
+    """Return the JSON summary of a written dataset."""
     from shardwriter.schema import to_json
 
     return {
@@ -138,13 +136,13 @@ def _num_errors(manifest: Manifest, directory: str) -> int:
 
 
 def leftover_notes(outputs: Sequence[Output]) -> str | None:
-    """Say the same of all datasets of a write as :func:`leftover_note` of one."""
-    told = [leftover_note(output) for output in outputs]
-    return "; ".join(line for line in told if line is not None) or None
+    """Return the notes of `leftover_note` for several datasets, joined; None if there are none."""
+    notes = [leftover_note(output) for output in outputs]
+    return "; ".join(note for note in notes if note is not None) or None
 
 
 def leftover_note(output: Output) -> str | None:
-    """Say what a write that was stopped has left; None where that is nothing, or not known."""
+    """Return a note about what a stopped write has left; None if nothing, or not known."""
     from shardwriter.dataset import manifest_file, parse_manifest, partial_dir
     from shardwriter.errors import ShardwriterError
     from shardwriter.storage import storage_for
@@ -156,19 +154,19 @@ def leftover_note(output: Output) -> str | None:
         names = storage.list(run)
         is_there = storage.size(manifest) is not None
     except ShardwriterError:
-        return None  # the place itself is what failed
+        return None  # the storage itself has failed
     if os.path.islink(run):
-        return None  # it is no run's
+        return None  # not a run directory
     if "commit.json" in names:
         try:
             parse_manifest(storage.read(os.path.join(run, "commit.json")) or b"")
         except ShardwriterError:
-            return None  # which the error has said
-        return f"all is written, and --resume finishes the publication of {output.name!r}"
+            return None  # the error itself says so
+        return f"all items are written; --resume publishes {output.name!r}"
     if "run.json" in names:
-        return f"nothing was published, and what was done is kept in {run}: --resume goes on"
+        return f"nothing was published; the work so far is in {run}, and --resume continues it"
     if is_there:
-        return f"nothing is left of a run, and the dataset of {manifest} is whole"
+        return f"no work is left to resume, and the dataset of {manifest} is complete"
     return None
 
 
@@ -179,37 +177,37 @@ def run_write(
     timed: bool,
     timings: bool = False,
 ) -> None:
-    """Have datasets written, and print what they are.
+    """Run a write, with a progress bar, and print its result.
 
     Args:
-        write: Writes them, and tells how far it is, and what a person should know.
-        json: Print JSON.
-        timed: Whether all of it is written now, so that a rate means something.
-        timings: Say where the time went.
+        write: Writes the datasets; is called with a progress callback and the notices.
+        json: Print the result as JSON.
+        timed: Whether the run writes all items, so that rates are meaningful.
+        timings: Print the time of each stage.
     """
-    # Rows and records come and go by the million, without cycles: collect less often.
+    # Millions of short-lived rows and records form no cycles: run the collector less often.
     gc.set_threshold(100_000, 20, 20)
     started = time.monotonic()
-    told: dict[str | None, Work] = {}
+    last_work: dict[str | None, Work] = {}
     notices = TerminalNotices()
 
     def progress(work: Work) -> None:
-        told[work.split] = work
+        last_work[work.split] = work
         if show is not None:
             show(work)
 
-    # What a map prints is no result: the pool's workers print to stderr too.
+    # stdout is for the result; what a map prints goes to stderr, as in worker processes.
     with terminable(), writing_bar() as show, redirect_stdout(sys.stderr):
         written = write(progress, notices)
     elapsed_s = time.monotonic() - started
     found = [
-        each._replace(work=told.get(each.split), warnings=notices.of_split(each.split))
+        each._replace(work=last_work.get(each.split), warnings=notices.of_split(each.split))
         for each in written
     ]
     if json:
         print_json(written_json(found, elapsed_s))
         return
-    # Without work there was nothing to do.
+
     is_whole = timed and all(each.work is not None for each in found)
     print_all_written(found, elapsed_s if is_whole else None, timings=timings)
 
@@ -222,14 +220,14 @@ def run_copy(
     *,
     json: bool,
 ) -> None:
-    """Have the records of other datasets written as one, and print what it is.
+    """Copy the records of other datasets into one, and print the result.
 
     Args:
-        open_source: Opens those datasets.
-        output: What OUT says.
-        options: What decides the bytes.
-        run_options: What does not.
-        json: Print JSON.
+        open_source: Opens the datasets to copy.
+        output: The dataset to write.
+        options: The options that decide the bytes.
+        run_options: The options that do not.
+        json: Print the result as JSON.
     """
     from shardwriter.writing import write_dataset
 

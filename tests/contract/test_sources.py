@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import shutil
-import struct
 import tarfile
 import wave
 from dataclasses import replace
@@ -17,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from detection_sets import everything, voc_object, write_coco, write_voc
+from small_images import gif, write_images
 
 import shardwriter
 from shardwriter import SKIP
@@ -40,17 +40,6 @@ from shardwriter.sources.voc import VocDetection
 from shardwriter.sources.webdataset import WebDataset
 from shardwriter.writing.encode import ItemEncoder
 from shardwriter.writing.options import DatasetOptions
-
-
-def gif(width, height):
-    return b"GIF89a" + struct.pack("<HH", width, height) + b"\0\0\0;"
-
-
-def write_images(folder, names):
-    for number, name in enumerate(names):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gif(number + 1, 2 * number + 1))
 
 
 def write_table(path, first, stop, delimiter=",", pack=bytes):

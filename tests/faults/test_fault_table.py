@@ -19,11 +19,11 @@ import warnings
 from contextlib import contextmanager
 
 import faulty
+import injected_faults
 import pytest
-import switched
+from injected_faults import LOADS, NUM_ITEMS, SWITCH, switch
 from paths import TESTS
 from processes import PLENTY_S, is_stopped, marked, published, started, until
-from switched import LOADS, NUM_ITEMS, SWITCH, switch
 
 import shardwriter as sw
 from shardwriter.dataset.naming import parse_output
@@ -54,11 +54,11 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="need
 
 # way -> the source, and how many workers
 WAYS = {
-    "serial": (switched.data, 1),
-    "streamed": (switched.items, 1),
-    "strided": (switched.data, 2),
-    "dealt": (switched.items, 2),
-    "held": (switched.Held, 2),
+    "serial": (injected_faults.data, 1),
+    "streamed": (injected_faults.items, 1),
+    "strided": (injected_faults.data, 2),
+    "dealt": (injected_faults.items, 2),
+    "held": (injected_faults.Held, 2),
 }
 
 
@@ -92,14 +92,16 @@ def write(out, way, *, source=None, compression=None, notes=None, **run):
     usual, workers = WAYS[way]
     source = source or (usual() if way == "held" else usual)
     output = parse_output(str(out / f"t@{NUM_SHARDS}"), None, compression)
-    options = DatasetOptions(map=switched.mapped, label="label", compression=output.compression)
+    options = DatasetOptions(
+        map=injected_faults.mapped, label="label", compression=output.compression
+    )
     return write_dataset(
         lambda: open_source(source, "auto", {}),
         output,
         options,
         RunOptions(**{"mark_s": 0, "workers": workers, **run}),
         notices=None if notes is None else Notices(notes.append),
-        storage=switched.Storage(),
+        storage=injected_faults.Storage(),
     )
 
 
@@ -697,8 +699,8 @@ SIGNALS = {
     signal.SIGTERM: 128 + signal.SIGTERM,
     signal.SIGHUP: 128 + signal.SIGHUP,
 }
-GOES_ON = "nothing was published, and what was done is kept in"
-FINISHES = "all is written, and --resume finishes the publication of 't'"
+GOES_ON = "nothing was published; the work so far is in"
+FINISHES = "all items are written; --resume publishes 't'"
 # The moments take turns, so that each is met by every signal, with one worker or with two.
 ENDINGS = [
     (number, place, at, workers)
@@ -710,10 +712,13 @@ ENDINGS = [
 
 
 @contextmanager
-def command(out, workers, *options, source="switched:data", program=None):
+def command(out, workers, *options, source="injected_faults:data", program=None):
     """The command's process, as a shell starts it."""
-    command = [sys.executable, *(program or ("-c", "import switched; switched.command()"))]
-    command += ["write", source, f"{out}/t@{NUM_SHARDS}", "--map", "switched:mapped"]
+    command = [
+        sys.executable,
+        *(program or ("-c", "import injected_faults; injected_faults.command()")),
+    ]
+    command += ["write", source, f"{out}/t@{NUM_SHARDS}", "--map", "injected_faults:mapped"]
     command += ["--label", "label", "-j", str(workers), *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
     with started(
@@ -743,7 +748,7 @@ def end(process, number):
     ids=[f"{number.name}-{place}-{workers}" for number, place, _, workers in ENDINGS],
 )
 def test_the_command_is_ended(out, mark, tmp_path, monkeypatch, whole, number, place, at, workers):
-    source = "switched:data" if at % 2 else "switched:items"
+    source = "injected_faults:data" if at % 2 else "injected_faults:items"
     way = "serial" if at % 2 else "streamed"
     expected = whole(way, source=source)
     switch(monkeypatch, **{place: ("asleep", at)})
@@ -763,7 +768,7 @@ def test_the_command_is_ended(out, mark, tmp_path, monkeypatch, whole, number, p
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_command_itself_goes_on(out, mark, tmp_path, monkeypatch, whole, workers):
-    expected = whole("serial", source="switched:data")
+    expected = whole("serial", source="injected_faults:data")
     switch(monkeypatch, map=("asleep", AT))
     with command(out, workers) as process:
         until_asleep(process)
@@ -806,8 +811,10 @@ def test_the_exit_code_says_whose_fault_it_was(
     assert words in text
     assert "worker " in text
     assert GOES_ON in text
-    expected = whole("serial", source="switched:data")
-    assert check_resume(out, "serial", expected, monkeypatch, tmp_path, source="switched:data")
+    expected = whole("serial", source="injected_faults:data")
+    assert check_resume(
+        out, "serial", expected, monkeypatch, tmp_path, source="injected_faults:data"
+    )
 
 
 def test_too_many_errors_of_the_command(out, tmp_path, monkeypatch, whole):
@@ -822,7 +829,7 @@ def test_too_many_errors_of_the_command(out, tmp_path, monkeypatch, whole):
     with command(out, 2, *options) as process:
         process.communicate(timeout=PLENTY_S)
     assert process.returncode == 0
-    assert files(out) == whole("serial", source="switched:data", faults=faults)
+    assert files(out) == whole("serial", source="injected_faults:data", faults=faults)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -833,8 +840,8 @@ def test_a_stopped_worker_ends_with_the_program(out, mark, tmp_path, monkeypatch
         end(process, number)
     assert process.returncode == SIGNALS[number]
     until(lambda: not marked(mark))
-    expected = whole("serial", source="switched:data")
-    check_resume(out, "serial", expected, monkeypatch, tmp_path, source="switched:data")
+    expected = whole("serial", source="injected_faults:data")
+    check_resume(out, "serial", expected, monkeypatch, tmp_path, source="injected_faults:data")
 
 
 def test_a_program_that_is_stopped_and_killed_leaves_no_worker(out, mark, monkeypatch):
@@ -854,17 +861,17 @@ def test_a_program_that_is_stopped_and_killed_leaves_no_worker(out, mark, monkey
 def test_a_write_is_refused_while_another_lives_and_goes_on_when_it_was_killed(
     out, mark, tmp_path, monkeypatch, whole, workers
 ):
-    expected = whole("serial", source="switched:data")
+    expected = whole("serial", source="injected_faults:data")
     switch(monkeypatch, map=("asleep", AT))
     with command(out, workers) as process:
         until_asleep(process)
         for options in ({}, {"resume": True}, {"overwrite": True}):
             with pytest.raises(OutputBusy, match=f"process {process.pid} on "):
-                write(out, "serial", source="switched:data", **options)
+                write(out, "serial", source="injected_faults:data", **options)
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is a zombie
         # At once: what the workers still hold is waited for.
-        check_resume(out, "serial", expected, monkeypatch, tmp_path, source="switched:data")
+        check_resume(out, "serial", expected, monkeypatch, tmp_path, source="injected_faults:data")
 
 
 # -- how large it is -------------------------------------------------------------------------------

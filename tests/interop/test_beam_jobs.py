@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
+
 from gcs_emulator import gcs_emulator
 from paths import ROOT
 
@@ -24,8 +27,6 @@ from shardwriter.cli.beam import JobArguments, dataflow_command, main, told
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import RunError, SourceError
 from shardwriter.storage.protocol import storage_for
-
-pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 
 PIPELINES = ROOT / "pipelines"
 JOBS = {"write": "write_shards.py", "stats": "shard_stats.py", "reshard": "reshard.py"}
@@ -198,7 +199,7 @@ def test_errors_in_workers_say_what_where_and_what_to_do(inputs: Path) -> None:
         assert f"error: {words}" in found.stderr
         assert "Traceback" not in found.stderr
     assert "  do:  " in done[0].stderr
-    assert "--resume goes on" in done[1].stderr
+    assert "--resume continues it" in done[1].stderr
     assert not list(inputs.glob("e-*/t*"))
 
 
@@ -258,7 +259,7 @@ def test_bad_items_plans_and_resuming(inputs: Path) -> None:
     assert "gave an error, and 1 may" in too_many.stderr
     assert planned.code == 0
     assert failed.code == 1
-    assert "--resume goes on" in failed.stderr
+    assert "--resume continues it" in failed.stderr
     plan = (inputs / "plan.json").read_bytes()
     changed = inputs / "changed"
     changed.mkdir()

@@ -9,6 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from beam_steps import OPTIONS, N, made_by, publish_all, task_for
+
+pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
+
 from beam_jobs import Blobs, Broken, Numbers, assert_same, contents, drop_some
 
 import shardwriter as sw
@@ -22,7 +26,7 @@ from shardwriter.cluster.parts import (
     write_block,
 )
 from shardwriter.cluster.place import Facts, MadeShard, pack_json, unpack_json
-from shardwriter.cluster.steps import publish_shards, write_shard
+from shardwriter.cluster.steps import MakeChunks, chunk_maker, publish_shards, write_shard
 from shardwriter.cluster.task import read_plan, task_of
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
@@ -36,26 +40,6 @@ from shardwriter.errors import (
 )
 from shardwriter.sources.find import open_source
 from shardwriter.writing.options import DatasetOptions, RunOptions
-
-pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
-from shardwriter.cluster.steps import MakeChunks, chunk_maker
-
-N = 5
-OPTIONS = DatasetOptions(map=drop_some, label="label")
-
-
-def task_for(folder, source=None, *, strategy="chunked", plan=None, entered=True, **more):
-    """Return a task whose run has begun."""
-    names = [name for name in ("compression", "map") if name in more]
-    options = replace(OPTIONS, **{name: more.pop(name) for name in names})
-    output = replace(parse_output(folder / f"train@{N}"), compression=options.compression)
-    source = open_source(Numbers(500) if source is None else source)
-    task = task_of(source, output, options, RunOptions(**more), strategy=strategy)
-    if plan is not None:
-        task = replace(task, cut=replace(task.cut, **plan))
-    if entered:
-        task.place.enter()
-    return task
 
 
 def serial(folder, source=None, **more):
@@ -188,10 +172,6 @@ def test_a_cut_covers_every_item_once():
 
 
 # -- strided ---------------------------------------------------------------------------------------
-
-
-def made_by(task, shard):
-    return write_shard(task.job, task.place, shard, skip_errors=False, max_errors=None)
 
 
 def test_a_shard_that_was_finished_is_not_made_again(tmp_path):
@@ -410,10 +390,6 @@ def test_a_new_worker_that_is_late(tmp_path, monkeypatch, overwrite):
         task.place.enter()
     assert contents(tmp_path) == before
     assert not (tmp_path / ".train.partial").exists()
-
-
-def publish_all(task):
-    return publish_shards(task, [made_by(task, shard).to_bytes() for shard in range(N)])
 
 
 def test_publishing_twice_when_the_job_lies_in_a_file(tmp_path, monkeypatch):

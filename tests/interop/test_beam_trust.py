@@ -14,7 +14,7 @@ from shardwriter.errors import RunError
 from shardwriter.formats.tfrecord import TFRecordWriter
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
-from test_beam_steps import N, made_by, publish_all, task_for
+from beam_steps import N, made_by, publish_all, task_for
 
 from shardwriter.cluster.keyed import bucket_of, read_bucket, write_bucket
 from shardwriter.cluster.place import pack_json, unpack_json

@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import pytest
 from detection_sets import write
+from environments import ask_tfds
 from image_files import file_of, opened, photo, picture, pixels
 
 import shardwriter as sw
@@ -100,12 +101,10 @@ def test_a_tf_dataset_decodes_them(tf, tmp_path):
 
 
 def test_tfds_reads_them_as_images(tmp_path):
-    from test_tfds import ask
-
     pictures = [pixels(20 + number) for number in range(3)]
     rows = [{"picture": sw.png(found), "n": number} for number, found in enumerate(pictures)]
     sw.write(rows, tmp_path / "data/train@2", tfds="made:1.0.0")
-    (told,) = ask([["read", str(tmp_path / "data/made/1.0.0")]])
+    (told,) = ask_tfds([["read", str(tmp_path / "data/made/1.0.0")]])
     seen = {row["n"][2][0]: row["picture"] for row in told["splits"]["train"]["rows"]}
     assert seen == {
         number: ["pixels", list(found.shape), zlib.crc32(found.tobytes())]

@@ -23,6 +23,9 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
+
+pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
+
 from detection_sets import everything, voc_object, write_coco, write_voc
 
 import shardwriter

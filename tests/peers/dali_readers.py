@@ -8,11 +8,11 @@ import tempfile
 from functools import cache, partial
 from typing import Any
 
+from answers import Batches, answer, of_every_rank
 from nvidia.dali import fn, pipeline_def
 from nvidia.dali import tfrecord as features
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
-from told import Batches, answer, of_every_rank
 
 
 def example(number: int) -> bytes:

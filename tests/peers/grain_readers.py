@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import grain
-from told import Batches, answer
+from answers import Batches, answer
 
 
 class Numbers:

@@ -10,8 +10,8 @@ from typing import Any
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import tensorflow as tf
+from answers import Batches, answer, of_every_rank
 from tensorflow.python.data.experimental.ops import distribute
-from told import Batches, answer, of_every_rank
 
 
 @cache

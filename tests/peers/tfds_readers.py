@@ -19,7 +19,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from told import Batches, answer, of_every_rank, of_every_worker
+from answers import Batches, answer, of_every_rank, of_every_worker
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data._utils import worker as worker_module
 

@@ -14,8 +14,8 @@ from typing import Any
 import datasets
 import torch
 import webdataset
+from answers import Batches, answer, of_every_worker
 from datasets.distributed import split_dataset_by_node
-from told import Batches, answer, of_every_worker
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 from torch.utils.data._utils import worker as worker_module
 

@@ -16,15 +16,11 @@ import termios
 from pathlib import Path
 
 import pytest
+from command_line import run
 
 from shardwriter.report.render import bytes_text
 
 BIN = Path(sys.executable).parent
-
-
-def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shardwriter", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
 @pytest.fixture

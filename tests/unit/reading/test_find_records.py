@@ -184,12 +184,12 @@ def test_the_command(dataset):
 def test_the_command_where_there_is_nothing(dataset):
     done = run(dataset, "image/filename=nobody")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no record holds image/filename=nobody" in done.stderr
+    assert "no record has image/filename=nobody" in done.stderr
     assert "in part" not in done.stderr
     part = run(dataset, "image/filename=n04")
     assert part.returncode == 1
     assert (
-        "note: 'n040.jpg' holds it in part: "
+        "note: 'n040.jpg' contains it; to match parts: "
         f"shardwriter find {dataset} 'image/filename=*n04*'" in part.stderr.splitlines()
     )
     assert run(dataset, "image/filename=*n04*").returncode == 0

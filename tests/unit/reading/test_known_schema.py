@@ -106,7 +106,7 @@ def test_one_shard_is_of_the_types_of_all(told: Path) -> None:
     shard = told.with_name("t.tfrecord-00001-of-00003")
     stdout, stderr = schema(shard)
     assert "6 features of 4 records" in stdout
-    assert "counts are those of all 12 records" in stderr
+    assert "counts are of all 12 records" in stderr
     # This shard has no record without a price, and what reads it must do for the others too.
     text = sw.loader_code(shard, "tensorflow")
     assert "1 shard" in text
@@ -124,12 +124,12 @@ def test_without_a_manifest_types_are_those_of_the_records(untold: Path) -> None
         "price": []
     }
     assert (features["price"]["present"], features["price"]["unset"]) == (11, 1)
-    assert "those of 12 records" in stderr
+    assert "from 12 records" in stderr
 
 
-def test_how_many_records_were_looked_at_is_told(untold: Path) -> None:
+def test_a_note_gives_how_many_records_were_sampled(untold: Path) -> None:
     stdout, stderr = schema(untold, "--records", "1", "--json")
-    assert "those of the first 1 of 12 records" in stderr
+    assert "from the first 1 of 12 records" in stderr
     assert json.loads(stdout)["features"]["ids"]["shape"] == []
     known = sw.read_schema(untold, num_records=4)
     assert (known.num_counted, known.num_records, known.is_told) == (4, 12, False)
@@ -161,7 +161,7 @@ def test_what_is_no_example_or_damaged_is_an_error(tmp_path: Path) -> None:
     data = (tmp_path / "mixed.tfrecord").read_bytes()
     (tmp_path / "damaged.tfrecord").write_bytes(data[:14] + b"\xff" + data[15:])
     assert "damaged.tfrecord" in refused(tmp_path / "damaged.tfrecord", "--code", "torch")
-    assert "leave --json off" in refused(tmp_path / "mixed.tfrecord", "--code", "torch", "--json")
+    assert "drop --json" in refused(tmp_path / "mixed.tfrecord", "--code", "torch", "--json")
     assert "nowhere" in refused(tmp_path / "nowhere")
 
 

@@ -127,7 +127,7 @@ def test_show_saves_what_it_shows(tmp_path: Path) -> None:
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     sw.write([{"p": pixels + i, "photo": GIF, "id": i} for i in range(5)], tmp_path / "t@2")
     done = show(tmp_path / "t", "--start", 1, "--count", 2, "--save-images", tmp_path / "look")
-    assert (done.returncode, done.stderr) == (0, f"note: wrote 4 pictures to {tmp_path / 'look'}\n")
+    assert (done.returncode, done.stderr) == (0, f"note: wrote 4 images to {tmp_path / 'look'}\n")
     names = ["1-p.png", "1-photo.gif", "2-p.png", "2-photo.gif"]
     assert sorted(path.name for path in (tmp_path / "look").iterdir()) == names
     for i in (1, 2):
@@ -143,5 +143,5 @@ def test_show_saves_what_it_shows(tmp_path: Path) -> None:
 def test_show_says_that_there_are_no_pictures(dataset: Path) -> None:
     done = show(dataset / "t", "--save-images", dataset / "look")
     assert done.returncode == 0
-    assert "no pictures were written" in done.stderr
+    assert "no images in these records" in done.stderr
     assert not (dataset / "look").exists()

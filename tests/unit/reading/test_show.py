@@ -244,7 +244,7 @@ def test_a_start_behind_the_end_is_told_with_the_number_of_records(dataset: Path
         return result.stderr
 
     with_manifest = said()
-    assert "there is no record 999,999: there are 26 records, from 0 on" in with_manifest
+    assert "no record 999,999: the dataset has 26 records, numbered from 0" in with_manifest
     assert "--start 25 shows the last one" in with_manifest
     without_manifest(dataset)
     assert said() == with_manifest

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import os
-import struct
-import zlib
 
 import pytest
+from small_images import GIF, png
 
 from shardwriter.errors import SourceError
 from shardwriter.formats.example import encode_example
 from shardwriter.sources.class_folders import FileItem
 from shardwriter.sources.find import open_source
 from shardwriter.sources.image_folder import ImageFolder, has_images
-
-
-def png(width=3, height=2):
-    def chunk(name, data):
-        return (
-            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        )
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    pixels = zlib.compress(b"".join(b"\0" + bytes(width) for _ in range(height)))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        [chunk(b"IHDR", header), chunk(b"IDAT", pixels), chunk(b"IEND", b"")]
-    )
-
-
-GIF = b"GIF89a" + struct.pack("<HH", 7, 5) + b"\0\0\0;"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import tarfile
 import numpy as np
 import pytest
 from detection_sets import everything, voc_object, write_coco, write_voc
-from test_sources import gif, write_images
+from small_images import gif, write_images
 from typer.testing import CliRunner
 
 import shardwriter as sw

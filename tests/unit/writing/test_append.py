@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_reshard import class_folders, files_of, rows
+from row_sets import class_folders, files_of, rows
 from typer.testing import CliRunner
 
 import shardwriter as sw

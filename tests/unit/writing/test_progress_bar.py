@@ -94,7 +94,7 @@ def test_something_else_is_refused(tmp_path, act):
 def test_notes_and_warnings_of_a_command_stand_above_its_bar():
     code = (
         "import time\n"
-        "from shardwriter.cli.common import writing_bar\n"
+        "from shardwriter.writing import writing_bar\n"
         "from shardwriter.cli.write_run import TerminalNotices\n"
         "from shardwriter.writing.engine import Work\n"
         "from shardwriter.errors import DataWarning\n"

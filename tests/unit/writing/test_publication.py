@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 
+from crashes import NEW, NO_SNAPSHOT, OLD, SCHEMA, Crash
 from gcs_emulator import empty_bucket, gcs_emulator
-from test_run_directory import NEW, NO_SNAPSHOT, OLD, SCHEMA, Crash
 
 from shardwriter.dataset.manifest import Manifest, parse_manifest
 from shardwriter.dataset.naming import ShardPattern

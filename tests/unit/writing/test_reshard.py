@@ -8,12 +8,12 @@ import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_sets import class_folders, files_of, rows
 from typer.testing import CliRunner
 
 import shardwriter as sw
@@ -24,19 +24,6 @@ from shardwriter.sources import tfrecord as frame_reading
 from shardwriter.sources.shard_sets import load_manifest
 from shardwriter.sources.tfrecord import RecordFile, TFRecordFiles
 from shardwriter.writing.options import RunOptions
-
-
-def files_of(folder, *endings):
-    """All files of a folder, by name; with endings only such."""
-    return {
-        p.name: p.read_bytes()
-        for p in sorted(Path(folder).iterdir())
-        if p.is_file() and (not endings or p.name.endswith(endings))
-    }
-
-
-def rows(stop, start=0):
-    return [{"x": i, "text": f"row {i}" * (i % 5), "label": i % 3} for i in range(start, stop)]
 
 
 def records_in(path):
@@ -373,14 +360,6 @@ def test_types_that_do_not_go_together_are_refused_before_anything_is_copied(tmp
     assert caught.value.feature == "x"
     assert all(path in str(caught.value) for path in paths)
     assert not list((tmp_path / "m").iterdir())
-
-
-def class_folders(folder, data_dir, names):
-    picture = next(Path(data_dir).rglob("*.png")).read_bytes()
-    for name in names:
-        (folder / name).mkdir(parents=True)
-        (folder / name / "1.png").write_bytes(picture)
-    return folder
 
 
 def test_classes_with_other_numbers_are_refused(tmp_path, data_dir):

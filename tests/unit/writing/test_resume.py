@@ -319,7 +319,7 @@ def test_an_iterator_is_said_to_be_lost_when_it_stops(tmp_path):
 
 
 def test_resuming_and_overwriting_exclude_each_other(tmp_path):
-    with pytest.raises(OptionError, match="not both"):
+    with pytest.raises(OptionError, match="exclude each other"):
         sw.write([b"x"], tmp_path / "t@1", resume=True, overwrite=True)
 
 
@@ -545,7 +545,7 @@ def test_the_command_says_what_was_kept_and_what_was_skipped(tmp_path, monkeypat
     run = CliRunner()
     result = run.invoke(app, command)
     assert result.exit_code == 1
-    assert "--resume goes on" in result.stderr
+    assert "--resume continues it" in result.stderr
     result = run.invoke(app, command)
     assert result.exit_code == 2
     assert "an unfinished run" in result.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from crashes import NEW, NO_SNAPSHOT, OLD, SCHEMA, Crash, CrashingStorage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,11 +23,10 @@ from shardwriter.dataset.naming import ShardPattern
 from shardwriter.errors import OptionError, OutputBusy, OutputExists, StorageError
 from shardwriter.formats.tfrecord import TFRecordWriter
 from shardwriter.formats.tfrecord_reader import read_records
-from shardwriter.schema.record_stats import RecordStats
 from shardwriter.sources.shard_sets import load_manifest
 from shardwriter.storage import LocalStorage
 from shardwriter.writing import publication
-from shardwriter.writing.journal import Journal, JournaledFile, Snapshot, read_facts
+from shardwriter.writing.journal import Journal, JournaledFile, read_facts
 from shardwriter.writing.open_shards import ShardFile
 from shardwriter.writing.publication import (
     COMMIT,
@@ -38,48 +38,7 @@ from shardwriter.writing.publication import (
 )
 from shardwriter.writing.run_directory import RunDirectory
 
-SCHEMA = {"features": {}}
-NO_SNAPSHOT = Snapshot(1, False, 0, {}, {}, RecordStats.of("label", 2).to_state(), None, 0)
 SOME_WORK = replace(NO_SNAPSHOT, journal_bytes=1)
-
-
-class Crash(BaseException):
-    """What a test raises in place of the end of a process."""
-
-
-class CrashingStorage(LocalStorage):
-    """Raises at the k-th call; with ``late`` after the call has done its work."""
-
-    def __init__(self, crash_at=None, *, late=False):
-        super().__init__()
-        self.calls = []
-        self._crash_at = crash_at
-        self._late = late
-
-    def _call(self, name, *args, **options):
-        self.calls.append((name, *map(os.path.basename, args)))
-        crash = self._crash_at is not None and len(self.calls) > self._crash_at
-        if crash and not self._late:
-            raise Crash
-        result = getattr(super(), name)(*args, **options)
-        if crash:
-            raise Crash
-        return result
-
-    def create(self, path, *, new=False):
-        return self._call("create", path, new=new)
-
-    def sync(self, path):
-        return self._call("sync", path)
-
-    def sync_directory(self, directory):
-        return self._call("sync_directory", directory)
-
-    def publish(self, source, target):
-        return self._call("publish", source, target)
-
-    def delete(self, path):
-        return self._call("delete", path)
 
 
 def fill(run, records, pattern, *, dali=False, job="sha256:00"):
@@ -124,10 +83,6 @@ def recover(directory):
     with RunDirectory.claim(str(directory), "train", LocalStorage()) as run:
         check_output(run, overwrite=True)
         run.discard()
-
-
-OLD = [b"old %d" % n for n in range(7)]
-NEW = [b"the new record %d" % n for n in range(10)]
 
 
 # -- publishing ------------------------------------------------------------------------------------

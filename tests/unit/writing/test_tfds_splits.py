@@ -6,9 +6,9 @@ import json
 import subprocess
 
 import pytest
+from crashes import Crash
 from environments import peers_python
-from test_run_directory import Crash
-from test_sources import write_images
+from small_images import write_images
 
 import shardwriter as sw
 from shardwriter.dataset.naming import split_outputs

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_run_directory import Crash, CrashingStorage
+from crashes import Crash, CrashingStorage
 from typer.testing import CliRunner
 
 import shardwriter as sw

@@ -240,10 +240,10 @@ def _is_shard(path):
 
 def command():
     """The command line, with this storage, and a mark after every item."""
-    from shardwriter import options
+    from shardwriter import writing
     from shardwriter.cli import main
 
     importlib.import_module("shardwriter.writing.publication")
     sys.modules["shardwriter.writing.publication"].LocalStorage = Storage
-    options.RunOptions = partial(options.RunOptions, mark_s=0)
+    writing.RunOptions = partial(writing.RunOptions, mark_s=0)
     main()
