@@ -64,7 +64,7 @@ def import_reference(text: str, option: str) -> Any:
 def _broken(option: str, module_name: str, error: Exception) -> OptionError:
     return OptionError(
         f"{option}: importing {module_name!r} raised {type(error).__name__}: {reason(error)}",
-        hint="run with -v for the traceback",
+        hint="the traceback is shown with -v",
     )
 
 

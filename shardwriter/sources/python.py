@@ -421,7 +421,7 @@ def _raised(error: BaseException, index: int | None = None) -> CallableError:
     return CallableError(
         f"the source raised {type(error).__name__}: {reason(error)}",
         index=index,
-        hint="run with -v for the traceback",
+        hint="the traceback is shown with -v",
     )
 
 

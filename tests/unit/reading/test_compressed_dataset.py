@@ -203,7 +203,7 @@ def test_an_index_of_another_file_is_not_believed(tmp_path: Path, kind: Compress
         wrong = numbers.copy()
         wrong[5 + num_members] += change  # records of the first member
         (tmp_path / "wrong.index").write_bytes(wrong.tobytes())
-        with pytest.raises(CorruptFile, match="not what the index says"):
+        with pytest.raises(CorruptFile, match="does not match its index"):
             read("wrong.index", 77)
         wrong = numbers.copy()
         wrong[5] += change  # where it ends: what is whole in it is proven by its own CRC

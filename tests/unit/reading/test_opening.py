@@ -152,7 +152,7 @@ def test_several_shards_of_other_sizes_are_one_line(tmp_path):
 def test_a_missing_shard_is_refused(tmp_path):
     write(tmp_path)
     shard(tmp_path, 2).unlink()
-    with pytest.raises(SourceError, match="of 4 shards 1 are missing: 2"):
+    with pytest.raises(SourceError, match="1 of 4 shards are missing: 2"):
         sw.open(tmp_path / "t")
 
 
@@ -320,8 +320,8 @@ def test_gzip_members_that_are_too_large_together_are_refused(tmp_path, monkeypa
 
 @pytest.mark.parametrize("window", [13, 40, 1 << 12])
 def test_headers_are_found_whatever_is_read_at_a_time(tmp_path, monkeypatch, window):
-    monkeypatch.setattr(frame_hops, "_LEAST_BYTES", window)
-    monkeypatch.setattr(frame_hops, "_MOST_BYTES", 4 * window)
+    monkeypatch.setattr(frame_hops, "_MIN_WINDOW_BYTES", window)
+    monkeypatch.setattr(frame_hops, "_MAX_WINDOW_BYTES", 4 * window)
     monkeypatch.setattr(frame_hops, "HEADER_CACHE_SIZE", 3)
     sizes = [0, 1, 5000, 7, 100, 0, 0, 40_000, 3, 30, 31, 32, 2]
     path = tmp_path / "x"

@@ -133,8 +133,8 @@ def test_classes(tmp_path):
     assert source.vocabularies == {"audio/class/label": ["no", "yes"]}
     assert source.label == "audio/class/label"
     assert source.notes == [
-        "files that are no WAV files were left out: 1 without ending, 1 .flac",
-        "folders without WAV files are no classes: empty",
+        "files that are not WAV files were left out: 1 without ending, 1 .flac",
+        "folders without WAV files are not classes: empty",
     ]
     assert [source.load(item) for item in source.items()] == [
         {
@@ -161,7 +161,7 @@ def test_no_classes(tmp_path):
 
 
 def test_nothing_but_other_audio(tmp_path):
-    with pytest.raises(SourceError, match="no WAV files are in this folder") as caught:
+    with pytest.raises(SourceError, match="this folder has no WAV files") as caught:
         AudioFolder(str(fill(tmp_path, {"1.flac": b"fLaC"})))
     assert ".wav" in caught.value.hint
 

@@ -108,7 +108,7 @@ def test_splits_that_were_saved_are_written_whatever_they_are_called(tmp_path):
     ("told", "what"),
     [
         ('{"splits": ["../train"]}', "leads out of the folder"),
-        ('{"splits": ["a/train"]}', "is no folder's name"),
+        ('{"splits": ["a/train"]}', "is not a folder name"),
         ('{"splits": 3}', r"Expected `array`, got `int` - at `\$.splits`"),
         ("{}", "missing required field `splits`"),
     ],
@@ -210,5 +210,5 @@ def test_rows_name_files_of_the_folder_and_no_others(tmp_path):
         if name == "inside.gif":
             assert sw.write(folder, out).num_records == 1
             continue
-        with pytest.raises(sw.DataError, match="outside of the dataset's folder"):
+        with pytest.raises(sw.DataError, match="outside the dataset's folder"):
             sw.write(folder, out)

@@ -95,9 +95,9 @@ def test_iterables_do_not_know_their_length():
 
 @pytest.mark.parametrize("data", [{}, {"a": 1}, "text", b"bytes", 5, None, object()])
 def test_what_is_no_series_of_items_is_refused(data):
-    with pytest.raises(SourceError, match=r"of type \w+, which is no series of items"):
+    with pytest.raises(SourceError, match=r"SOURCE is a \w+; expected"):
         PythonSource(data)
-    with pytest.raises(SourceError, match=r"of type \w+, which is no series of items"):
+    with pytest.raises(SourceError, match=r"SOURCE is a \w+; expected"):
         PythonSource(lambda: data)
 
 
@@ -149,14 +149,14 @@ def test_an_iterator_is_read_once_and_then_refused(make):
     assert not source.resumable
     assert list(source.items())
     for _ in range(2):
-        with pytest.raises(SourceError, match="read before"):
+        with pytest.raises(SourceError, match="already read"):
             source.items()
 
 
 def test_an_iterator_that_was_begun_is_refused_too():
     source = PythonSource(numbers())
     next(source.items())
-    with pytest.raises(SourceError, match="read before"):
+    with pytest.raises(SourceError, match="already read"):
         source.items()
 
 
@@ -164,7 +164,7 @@ def test_a_function_that_gives_the_same_iterator_again_is_refused():
     iterator = numbers()
     source = PythonSource(lambda: iterator)
     assert len(list(source.items())) == 2
-    with pytest.raises(SourceError, match="read before"):
+    with pytest.raises(SourceError, match="already read"):
         source.items()
 
 

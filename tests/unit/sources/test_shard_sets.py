@@ -241,9 +241,9 @@ def test_an_unfinished_run_beside_it_is_told(dataset: Path) -> None:
         for report in (sw.stats(str(path)), sw.verify(str(path))):
             assert report.verdict.startswith("OK")
             (note,) = of_runs(report)
-            assert "an unfinished run of 't' lies beside it" in note
+            assert "there is an unfinished run of 't'" in note
     Path(run.path, "commit.json").touch()
-    assert "was interrupted: the next write" in sw.stats(str(dataset / "t")).notes[0]
+    assert "was interrupted: run its write" in sw.stats(str(dataset / "t")).notes[0]
     (dataset / "t.manifest.json").unlink()
     with pytest.raises(ManifestError) as caught:
         sw.verify(str(dataset / "t"))

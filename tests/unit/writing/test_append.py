@@ -479,4 +479,4 @@ def test_the_command_says_that_there_is_no_dataset(tmp_path):
     found = CliRunner().invoke(app, ["append", str(tmp_path / "x"), str(tmp_path / "photos")])
     assert found.exit_code == 1
     assert isinstance(found.exception, SystemExit)
-    assert "no TFRecord shards are in this folder" in found.stderr
+    assert "no TFRecord shards in this folder" in found.stderr
