@@ -149,7 +149,7 @@ def test_what_is_no_example_or_damaged_is_an_error(tmp_path: Path) -> None:
         writer.write(sw.encode_example({"x": 1}))
         writer.write(b"no example")
     said = refused(tmp_path / "other.tfrecord")
-    assert "not a tf.train.Example" in said
+    assert "no tf.train.Example" in said
     assert "other.tfrecord" in said
     assert "record 1" in said
     with sw.TFRecordWriter(tmp_path / "mixed.tfrecord") as writer:

@@ -500,7 +500,7 @@ def test_several_files_are_one_table(table):
 
 
 def test_files_with_other_headers_are_refused(table):
-    with pytest.raises(SourceError, match="the header .* differs from") as caught:
+    with pytest.raises(SourceError, match=r"the header .* differs from") as caught:
         table("a,b\n1,2\n", "b,a\n1,2\n")
     assert caught.value.path.endswith("t1.csv")
 

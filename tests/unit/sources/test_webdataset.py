@@ -163,8 +163,8 @@ def test_what_belongs_to_no_sample_is_left_out_and_told(opened):
         {"__key__": "d/2", "jpg": b"k"},
     ]
     told = (
-        "members that are not part of a sample were left out: 2 reserved members of WebDataset (__...__), "
-        "2 hidden files, 2 links and devices, 2 files without an extension"
+        "members that are not part of a sample were left out: "
+        "2 reserved members of WebDataset (__...__), 2 hidden files, 2 links and devices, 2 files without an extension"
     )
     assert source.notes == ([told] if source.random_access else [])
 
@@ -207,8 +207,8 @@ def test_many_extensions_are_told(plain):
     source = plain([(f"v1.{i:03}.jpg", b"") for i in range(100)])
     assert source.num_items == 1
     assert source.notes == [
-        "there are 100 different extensions, such as '099.jpg': names are split at their first dot, so "
-        "keys can not have dots"
+        "there are 100 different extensions, such as '099.jpg': names are split at their first "
+        "dot, so keys can not have dots"
     ]
 
 
