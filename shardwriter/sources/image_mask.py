@@ -644,7 +644,7 @@ class ImageMask:
         images, masks = map(len, self._alone)
         here, there = ("image", "mask") if item.image else ("mask", "image")
         name = item.image or item.mask
-        hint = "or leave it out with --on-error skip"
+        hint = "leave it out with --on-error skip"
         for sides in self._sides:
             own, other = sides if item.image else (sides.masks, sides.images)
             is_below = name.startswith(own.prefix)
@@ -652,7 +652,7 @@ class ImageMask:
             if shared is not None:
                 folder, slash, base = f"{other.prefix}{shared}".rpartition("/")
                 partner = f"{folder}{slash}{other.head}{base}{other.tail}{other.ending or '.*'}"
-                hint = f"add {partner!r}, {hint}"
+                hint = f"add {partner!r}, or {hint}"
                 break
         return SourceError(
             f"this {here} has no {there} (in total, {images:,} image(s) without mask and {masks:,} "

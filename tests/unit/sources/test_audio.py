@@ -156,7 +156,7 @@ def test_no_classes(tmp_path):
     source = AudioFolder(str(fill(tmp_path, {"1.wav": SOUND, "2.wav": SOUND})))
     assert source.label is None
     assert not any("class" in name for name in source.plan)
-    with pytest.raises(SourceError, match=r"2 WAV file\(s\) lie beside the class folders"):
+    with pytest.raises(SourceError, match=r"2 WAV file\(s\) are beside the class folders"):
         AudioFolder(str(fill(tmp_path, {"c/3.wav": SOUND})))
 
 

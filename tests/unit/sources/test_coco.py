@@ -322,7 +322,7 @@ def test_several_files_are_listed(tmp_path):
     write_coco(tmp_path, everything())
     write_coco(tmp_path, everything(), "annotations/captions_val.json")
     write(tmp_path / "annotations/other.json", '{"x": 1}')
-    with pytest.raises(SourceError, match="2 files") as caught:
+    with pytest.raises(SourceError, match="2 annotation files") as caught:
         open_source(str(tmp_path))
     assert "annotations/captions_val.json, annotations/instances_val.json" in str(caught.value)
 

@@ -142,13 +142,13 @@ def test_the_format_is_found_by_looking(tmp_path, monkeypatch, files, data, kind
         ({"d/x.json": b"[1]"}, "d", "not one object per line"),
         ({"d/x.csv": TABLE, "d/x.jsonl": ROWS}, "d", "several formats: csv, jsonl"),
         ({"d/x.csv": TABLE, "d/x.tfrecord": RECORDS}, "d", "several formats: csv, tfrecord"),
-        ({"train.tfrecord-00000-of-00001": RECORDS}, "train@2", "no 2 shards"),
+        ({"train.tfrecord-00000-of-00001": RECORDS}, "train@2", "1 shards, not 2"),
         ({"x.html": b"<a href='b'>,</a>"}, "x.html", "format of this file is unknown"),
         ({"x.bin": bytes(100)}, "x.bin", "format of this file is unknown"),
         ({"x.csv": "a,b\n".encode("utf-16")}, "x.csv", "text is UTF-16"),
         ({"x.gz": gzip.compress(TABLE)[:-9]}, "x.gz", "can not be decompressed"),
         ({"d/x.tar": TAR, "d/x.csv": TABLE}, "d", "several formats: csv, webdataset"),
-        ({"x.tar": b"BZh9" + bytes(600)}, "x.tar", "packed with bzip2"),
+        ({"x.tar": b"BZh9" + bytes(600)}, "x.tar", "compressed with bzip2"),
         ({"x.tar": tar_of()}, "x.tar", "no samples"),
     ],
 )
@@ -311,7 +311,7 @@ def test_braces(text, names):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ("x-{0..2}.csv", "'x-2.csv' does not exist (one of 3 listed files)"),
+        ("x-{0..2}.csv", "'x-2.csv' does not exist"),
         ("x-{0,1,0}.csv", "'x-0.csv' is repeated"),
         ("x-{0..999999999999}.csv", "more than 100,000 files"),
         ("{0..999}/{0..999}/{0..999}.csv", "more than 100,000 files"),

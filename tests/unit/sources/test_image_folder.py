@@ -158,7 +158,7 @@ def test_a_link_to_nothing_is_refused(folder, tmp_path):
 def test_a_pipe_with_an_images_name_is_refused(folder, tmp_path):
     (tmp_path / "data" / "cat").mkdir(parents=True)
     os.mkfifo(tmp_path / "data" / "cat" / "x.png")
-    with pytest.raises(SourceError, match="no file"):
+    with pytest.raises(SourceError, match="not a regular file"):
         folder(["cat/1.png"])
 
 

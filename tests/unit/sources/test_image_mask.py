@@ -198,7 +198,7 @@ def test_several_masks_of_an_image_are_listed(root, tmp_path, missing):
         ImageMask(path)
     assert caught.value.hint == (
         f"give '{path}/{{images/*,masks/*_instance}}' or '{path}/{{images/*,masks/*_mask}}'; "
-        "or --format image-folder, where folders are classes"
+        "or add --format image-folder for class folders"
     )
     source = ImageMask(f"{path}/{{images/*,masks/*_mask.gif}}")
     assert [mask for _, mask in pairs(source)] == [f"masks/{n}_mask.gif" for n in range(4)]

@@ -164,7 +164,8 @@ def test_what_belongs_to_no_sample_is_left_out_and_told(opened):
     ]
     told = (
         "members that are not part of a sample were left out: "
-        "2 reserved members of WebDataset (__...__), 2 hidden files, 2 links and devices, 2 files without an extension"
+        "2 reserved members of WebDataset (__...__), 2 hidden files, 2 links and devices, "
+        "2 files without an extension"
     )
     assert source.notes == ([told] if source.random_access else [])
 
