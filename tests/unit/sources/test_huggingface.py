@@ -78,7 +78,7 @@ def test_a_folder_of_splits_names_them(folder, tmp_path):
     with pytest.raises(SourceError, match="several splits: train, val") as caught:
         sw.write(both, tmp_path / "d@1")
     assert "--split source" in caught.value.hint
-    assert "both/train is one" in caught.value.hint
+    assert "both/train" in caught.value.hint
     assert sw.write(both / "train", tmp_path / "d@1").num_records == 50
 
 

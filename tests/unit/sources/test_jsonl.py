@@ -217,14 +217,14 @@ def test_infinity_as_it_stands_is_a_float(lines):
 @pytest.mark.parametrize(
     ("rows", "line", "words", "hint"),
     [
-        (column(1, "a"), 2, "a string here, an integer in line 1", "--schema x=string"),
-        (column(*range(3000), "a"), 3001, "a string here, an integer in line 1", "--map"),
-        (column("a", None, 0.5), 3, "a float here, a string in line 1", "--schema x=string"),
+        (column(1, "a"), 2, "a string, but an integer in line 1", "--schema x=string"),
+        (column(*range(3000), "a"), 3001, "a string, but an integer in line 1", "--map"),
+        (column("a", None, 0.5), 3, "a float, but a string in line 1", "--schema x=string"),
         (column([1, "a"]), 1, "a list has a string and other values", "--map"),
-        (column(1, {"y": 1}), 2, "an object has no place", "--map"),
+        (column(1, {"y": 1}), 2, "an object can not be stored", "--map"),
         (column([{"y": 1}]), 1, "an object inside a list", "--map"),
         (column([1, None]), 1, "null inside a list", "--map"),
-        (column([[1, 2], [3]]), 1, "ragged list: rows of 1 and of 2", "--map"),
+        (column([[1, 2], [3]]), 1, "ragged list: rows of 1 and 2", "--map"),
         (column([1, [2]]), 1, "both lists and single values", "--map"),
         (column([["a"]]), 1, "nested list of strings", "--map"),
         (column([[1, 2]], [[1], [2]]), 2, "two dimensions vary", "--map"),
@@ -250,7 +250,7 @@ def test_what_has_no_type_is_named(lines, monkeypatch, rows, line, words, hint, 
 
 def test_a_map_takes_what_has_no_type(lines, tmp_path):
     lines([{"box": {"w": i, "h": 2}, "tags": [1, "a"], "none": None} for i in range(5)])
-    with pytest.raises(SourceError, match="an object has no place"):
+    with pytest.raises(SourceError, match="an object can not be stored"):
         sw.write(tmp_path / "t0.jsonl", tmp_path / "x@2")
     assert not list(tmp_path.glob("*x*.tfrecord*"))
     assert not (tmp_path / ".x.partial").exists()
@@ -318,7 +318,7 @@ ROW = b'{"a": 1}\n'
         (ROW + b'{"a": "\t"}\n', 2, "not JSON: Invalid control character"),
         (ROW + b'{"a": "\xfc"}\n', 2, "0xfc is not UTF-8"),
         (b"\xef\xbb\xbf" + ROW * 50 + b'{"a": "\xfc"}\n' + ROW, 51, "0xfc is not UTF-8"),
-        (ROW + b'{"a": ' + b"[" * 100_000 + b"\n", 2, "nested too deep|not JSON"),
+        (ROW + b'{"a": ' + b"[" * 100_000 + b"\n", 2, "nested more than|not JSON"),
         ("{}\n".encode("utf-16"), 1, "0xff is not UTF-8"),
         (b"\0\0", 1, "not JSON"),
         (b'[\n{"a": 1}\n]\n', 1, "not JSON"),

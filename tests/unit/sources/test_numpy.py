@@ -174,7 +174,7 @@ def test_only_the_rows_are_read(tmp_path):
     [
         (np.array([{}, 1], object), "not unpickled", "save"),
         (np.zeros(2, [("a", "O")]), "not unpickled", "save"),
-        (np.array(7), "0-d array", "leave it out"),
+        (np.array(7), "0-d array", "remove it"),
         (np.zeros(2, "M8[s]"), "can not be stored in a feature", "int64"),
         (np.zeros(2, "c8"), "can not be stored in a feature", "real"),
         (np.zeros(2, "V3"), "can not be stored in a feature", "numbers or text"),
@@ -202,7 +202,7 @@ def test_nothing_is_unpickled(tmp_path, data_dir):
 
 def test_lengths_have_to_be_equal(tmp_path):
     np.savez(tmp_path / "t.npz", a=[1, 2], b=[1, 2, 3])
-    with pytest.raises(SourceError, match="'b' has 3 rows, and 'a' has 2"):
+    with pytest.raises(SourceError, match="'b' has 3 rows, but 'a' has 2"):
         open_source(tmp_path / "t.npz")
 
 
@@ -288,7 +288,7 @@ def test_fixed_types(tmp_path):
     assert records_of(source)[2] == encode_example({"x": 2.0, "y": 1.0})
     for schema, words in (
         ("y=int64", "has int64"),
-        ("x=string", "says string"),
+        ("x=string", "has string"),
         ("z=float", "no such"),
     ):
         with pytest.raises(SourceError, match=words):

@@ -78,7 +78,7 @@ def test_a_pipe_can_not_be_read_by_position(tmp_path, name):
         pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     os.mkfifo(tmp_path / name)
     format = {"x.npy": "numpy", "x.parquet": "parquet", "x.tar": "webdataset"}[name]
-    with pytest.raises(SourceError, match="this is not a regular file"):
+    with pytest.raises(SourceError, match="not a regular file"):
         open_source(str(tmp_path / name), format)
 
 
@@ -172,7 +172,7 @@ def test_an_image_that_stands_twice_is_told(tmp_path):
     images = [coco_image(0), coco_image(1, file_name="0.gif")]
     source = open_source(write_coco(tmp_path, coco(images, [coco_object(1, 1)])))
     assert source.num_items == 2
-    assert any("stands in the list before, written again: 1" in note for note in source.notes)
+    assert any("that repeat a file name, written again: 1" in note for note in source.notes)
 
 
 @pytest.mark.parametrize("tag", ["name", "bndbox"])

@@ -191,7 +191,7 @@ def test_a_write_that_fails_wakes_producers(tmp_path, workers):
     for thread in threads:
         joined(thread)
     assert len(told) == 3
-    assert "the write has ended" in told[0].message
+    assert "has ended" in told[0].message
 
 
 def test_a_write_that_does_not_begin_wakes_producers_too(tmp_path):
@@ -199,7 +199,7 @@ def test_a_write_that_does_not_begin_wakes_producers_too(tmp_path):
     items = sw.ItemQueue(1)
 
     def two():
-        with pytest.raises(RunError, match="was reading this ItemQueue"):
+        with pytest.raises(RunError, match=r"the write that (was reading|reads) this"):
             produce(items, [{"x": 1}, {"x": 2}, {"x": 3}])
 
     thread = started(two)
@@ -223,7 +223,7 @@ def test_an_option_that_is_wrong_wakes_producers_too(tmp_path, write):
     items = sw.ItemQueue(1)
 
     def two():
-        with pytest.raises(RunError, match="was reading this ItemQueue"):
+        with pytest.raises(RunError, match=r"the write that (was reading|reads) this"):
             produce(items, [{"x": 1}, {"x": 2}])
 
     thread = started(two)

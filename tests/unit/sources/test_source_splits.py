@@ -235,7 +235,7 @@ def test_files_of_coco(tmp_path):
     (folder / "annotations/stuff_val2017.json").write_text(json.dumps(document))
     for path in (folder / "annotations").glob("instances_*"):
         path.unlink()
-    with pytest.raises(SourceError, match="several kinds are there: captions, stuff"):
+    with pytest.raises(SourceError, match="several kinds: captions, stuff"):
         find_splits(str(folder))
 
 

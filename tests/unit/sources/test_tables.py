@@ -53,7 +53,7 @@ def test_a_table_without_a_header_keeps_its_first_row(file):
 
 
 def test_names_must_be_as_many_as_the_cells(file):
-    with pytest.raises(SourceError, match="2 cells, and names= names 3 columns"):
+    with pytest.raises(SourceError, match="2 cells, but names= has 3 columns"):
         rows_of(file("n.csv", "1,2\n"), header=False, names=("a", "b", "c"))
 
 
@@ -215,7 +215,7 @@ def test_columns_of_several_types_matter_only_where_they_are_read(file):
     ("wrong", "message"),
     [
         ({"header": 1}, "header is 1"),
-        ({"names": ("a",)}, "--no-header|names its columns"),
+        ({"names": ("a",)}, "--no-header|column names are given"),
         ({"header": False, "names": ("a", "a")}, "'a' twice"),
         ({"columns": ("a", "")}, "an empty name"),
         ({"columns": ("a",), "drop_columns": ("b",)}, "can not be combined"),

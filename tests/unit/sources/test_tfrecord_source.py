@@ -304,7 +304,7 @@ def test_shards_that_are_not_those_of_the_manifest_are_refused(tmp_path, pack, m
     sw.write(rows(10), tmp_path / "x@2")
     path = tmp_path / "x.tfrecord-00001-of-00002"
     path.write_bytes(pack(path.read_bytes() + more if more else frame(b"x")))
-    with pytest.raises(SourceError, match=r"record.*the manifest says 5") as caught:
+    with pytest.raises(SourceError, match=r"record.*the manifest has 5") as caught:
         records_of(TFRecordFiles(str(tmp_path / "x")))
     assert caught.value.path == str(path)
 

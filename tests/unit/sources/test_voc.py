@@ -155,7 +155,7 @@ def test_boxes_are_written_as_they_are_and_told(tmp_path):
     assert features[f"{OBJECT}/bbox/xmin"].tolist() == near([0.1, -0.2, 0])
     assert features[f"{OBJECT}/bbox/xmax"].tolist() == near([0.1, 1.1, 1])
     [note] = source.notes
-    assert note.endswith("written as they are: 2")
+    assert note.endswith("written unchanged: 2")
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;&b;&b;">]><annotation>&c;</annotation>'
@@ -172,7 +172,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;&b;&b;">]><annotation>&c;<
         ("<?xml version='1.0' encoding='lost'?><annotation/>", "not XML"),
         ("<html/>", "its root is <html>"),
         ("<annotation/>", "the image has no <size><height>"),
-        (voc_xml("b.gif", width=0), "no usable size: width 0"),
+        (voc_xml("b.gif", width=0), "no valid size: width 0"),
         (voc_xml("b.gif", width="wide"), "<size><width> of the image is 'wide'"),
         (voc_xml("b.gif", width="1e999"), "<size><width> of the image is '1e999'"),
         (voc_xml("b.gif", voc_object("")), "object 0 has no name"),
