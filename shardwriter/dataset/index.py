@@ -337,7 +337,7 @@ class Index:
             total += int(sizes.sum())
         return total
 
-    def place(self, shard: int, position: int) -> RecordSpan:
+    def locate(self, shard: int, position: int) -> RecordSpan:
         """Return where record ``position`` of a shard is.
 
         Raises:

@@ -440,7 +440,7 @@ def pass_long(cursor: Cursor, length: int, *, verify: bool) -> Defect | None:
     cursor.start += FOOTER_BYTES
     cursor.record_index += 1
     if verify and stored != mask_crc32c(crc):
-        detail = f"payload of {length:,} bytes does not have its CRC {stored:08x}"
+        detail = f"payload of {length:,} bytes does not match its CRC {stored:08x}"
         return Defect("payload-crc", index, offset, detail, 1)
     return None
 

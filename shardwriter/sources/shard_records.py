@@ -186,7 +186,7 @@ def _size_of(block: Block) -> int:
 
 _MIN_WINDOW_BYTES: Final = 1 << 12
 _MAX_WINDOW_BYTES: Final = 1 << 20
-_SCAN_HINT: Final = "`shard-stats` lists all damage of the file"
+_SCAN_HINT: Final = "`shard-stats` lists all defects of the file"
 
 
 def scan_frame_ends(path: str) -> NDArray[np.uint64]:
@@ -244,7 +244,7 @@ def _frame_bytes(header: bytes, path: str, record_index: int, offset: int) -> in
         what = "length CRC is wrong" + " (is this a TFRecord file?)" * (record_index == 0)
         raise _damaged(what, "length-crc", path, record_index, offset)
     if length > MAX_PAYLOAD_BYTES:
-        what = f"length of {length:,} bytes is over the limit of {MAX_PAYLOAD_BYTES:,}"
+        what = f"length of {length:,} bytes exceeds the limit of {MAX_PAYLOAD_BYTES:,}"
         raise _damaged(what, "impossible-length", path, record_index, offset)
     return FRAME_BYTES + length
 
@@ -494,7 +494,7 @@ class RecordReader:
         done = 0
         while done < len(places):
             shard, position = places[done]
-            place = self.index.place(shard, position)
+            place = self.index.locate(shard, position)
             first = position - place.skip
             stop = done
             while stop < len(places) and places[stop][0] == shard:

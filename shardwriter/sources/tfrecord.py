@@ -76,7 +76,7 @@ _DENSE_BYTES: Final = 1 << 13  # files with smaller frames on average are scanne
 _DENSE_WINDOW_BYTES: Final = 1 << 22
 _BATCH: Final = 1 << 16
 _HEADER_CACHE_SIZE: Final = 1 << 14
-_HINT: Final = "`shard-stats` lists all damage of the file"
+_HINT: Final = "`shard-stats` lists all defects of the file"
 _U32: Final = struct.Struct("<I")
 
 
@@ -568,7 +568,7 @@ class TFRecordFiles:
                 for number in range(len(self.paths))
             ]
             for record in range(self.manifest.num_records):
-                shard, place = self._order.place(record)
+                shard, place = self._order.locate(record)
                 found = next(readers[shard], None)
                 if found is None:
                     self._check_count(shard, place)
@@ -603,7 +603,7 @@ class TFRecordFiles:
         if isinstance(item, StreamedRecord):
             return item.file, item.place
         if self._order is not None:
-            return self._order.place(item)
+            return self._order.locate(item)
         number = bisect_right(self._first_records, item) - 1
         return number, item - self._first_records[number]
 
@@ -638,7 +638,7 @@ class TFRecordFiles:
         """Return the positions of int64[n] records of uncompressed files."""
         firsts = np.array(self._first_records, np.int64)
         if self._order is not None:
-            numbers, places = self._order.places(items)
+            numbers, places = self._order.locate_many(items)
         else:
             numbers = np.searchsorted(firsts, items, side="right") - 1
             places = items - firsts[numbers]

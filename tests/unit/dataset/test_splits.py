@@ -178,7 +178,7 @@ def test_the_outputs_of_splits(out, more, notations):
 
 
 def test_a_tfds_folder_of_splits_has_no_n():
-    with pytest.raises(OptionError, match="the folder of datasets"):
+    with pytest.raises(OptionError, match="a folder for datasets"):
         split_outputs("d/train@4", {}, None, None, ["a"], tfds="demo:1.0.0")
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from label_sets import scan_of
 
-from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats import UNSET, encode_example
 from shardwriter.formats.example_columns import decode_columns
 from shardwriter.inspect import label_scan
 from shardwriter.inspect.label_scan import LabelScan, sequence_limit

@@ -327,7 +327,7 @@ def test_without_a_number_of_shards_the_size_of_records_chooses_it():
     assert plan["bytes"]["rank_bytes"] == 125_000 * 110_000
     assert plan["bytes"]["total_bytes"] == 110_000_000_000
     text = run("--records", 1_000_000, "--record-bytes", 110_000, "--world", 8).stdout
-    assert "@auto would make 552 shards of 199 MB" in text
+    assert "@auto gives 552 shards of 199 MB" in text
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_the_table_shows_the_likely_policies_unless_others_are_asked_for():
         return {name for name, title in titles.items() if any(x.startswith(title) for x in lines)}
 
     assert shown() == set(LIKELY)
-    assert "5 of 25 policies: what most training uses; --policy all shows all" in run(*job).stdout
+    assert "5 of 25 policies, the most used ones; --policy all shows all" in run(*job).stdout
     assert "6 would hang" in run(*job).stdout  # of all
     assert len(shown("--policy", "all")) == len(POLICIES)
     assert shown("--policy", "tf-files,dali-drop") == {"tf-files", "dali-drop"}

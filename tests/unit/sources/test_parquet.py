@@ -14,7 +14,7 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import DataError, FeatureError, OptionError, SourceChanged, SourceError
-from shardwriter.formats.example import UNSET, decode_example, encode_example
+from shardwriter.formats import UNSET, decode_example, encode_example
 from shardwriter.schema.declared import declare
 from shardwriter.schema.feature_types import FeatureType, parse_schema_option
 from shardwriter.sources import arrow as arrow_rows
@@ -418,9 +418,9 @@ def test_each_row_group_is_decoded_once_in_order(table, monkeypatch):
     source = table({"x": range(1000), "y": ["y" * 100] * 1000}, row_group_size=100)
     decoded = []
     file = source._files[0]
-    read_group = file.read_group
+    read = file.read_group
     monkeypatch.setattr(
-        file, "read_group", lambda n, columns: decoded.append(n) or read_group(n, columns)
+        file, "read_group", lambda n, columns: decoded.append(n) or read(n, columns)
     )
     monkeypatch.setattr(arrow_rows, "CACHE_BYTES", 1)
     for first in range(0, 1000, 70):
