@@ -100,7 +100,7 @@ def test_an_index_that_is_a_fifo_is_not_waited_for(tmp_path):
     to_fifo(tmp_path / "t.index")
     with pytest.raises(StorageError, match="not a plain file"):
         open_index(str(tmp_path), manifest)
-    with pytest.raises(ManifestError, match="it is no plain file"):
+    with pytest.raises(ManifestError, match="it is not a regular file"):
         Index(tmp_path / "t.index")
     assert [item["n"] for item in sw.open(tmp_path / "t")] == list(range(40))
 
