@@ -255,7 +255,7 @@ def test_a_file_of_indices(tmp_path, content):
         (npy(np.array([1.5])), "float64", None),
         (npy(np.array([{}], object)), "not an array of integers", None),
         (npy(np.arange(3)).replace(b"}", b" "), "not an array of integers", None),
-        (npy(np.arange(3)).replace(b"(3,), }  ", b"(3%s,), }" % (b"0" * 14)), "no array", None),
+        (npy(np.arange(3)).replace(b"(3,), }  ", b"(3%s,), }" % (b"0" * 14)), "not an array", None),
     ],
 )
 def test_a_file_of_anything_else(tmp_path, content, what, line):
