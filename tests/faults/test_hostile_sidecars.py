@@ -311,7 +311,7 @@ def test_a_hostile_baseline_is_refused_in_one_line(folder: Path, case: str) -> N
     name = str(folder / "in" / "t")
     code, stderr = answer(folder, "shard-stats", name, "--baseline", str(path))
     assert code == 2
-    assert f"{path}: the baseline is no report of shard-stats: " in stderr
+    assert f"{path}: the baseline is not a report of shard-stats: " in stderr
 
 
 ODD_BASELINES: dict[str, Any] = {
