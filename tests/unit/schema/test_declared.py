@@ -353,7 +353,7 @@ def test_tables_are_held_to_it(tmp_path):
     path.write_text("a,b,c\n1,2.5,x\n300,,y\n")
     with pytest.raises(FeatureError, match=r"row 1.*300"):
         sw.write(path, tmp_path / "u@2", schema=schema)
-    with pytest.raises(SourceError, match="no such column"):
+    with pytest.raises(SourceError, match="does not exist"):
         sw.write(path, tmp_path / "u@2", schema="z=uint8")
 
 
