@@ -28,7 +28,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
-from shardwriter.sources import HoldingSource, WaitingSource
+from shardwriter.sources import PreloadingSource, WaitingSource
 from shardwriter.storage import Scratch
 from shardwriter.writing.engine import ErrorBudget, Progress, Work, WriteResult
 from shardwriter.writing.event_log import MAIN, EventLog
@@ -113,7 +113,7 @@ def run_process(
             pool_run = _PoolRun(
                 pool, job, resume_state, mapped_slots, options, _with_log(progress, log)
             )
-            if job.source.random_access and job.source.travels:
+            if job.source.random_access and job.source.sendable:
                 pool_run.write_strided()
                 num_items = job.num_items or 0
             else:
@@ -164,8 +164,8 @@ def _pack_assignment(assignment: Assignment, notify: Notify | None) -> tuple[byt
     try:
         return pack(assignment, MAX_ASSIGNMENT_BYTES)
     except Exception as error:
-        if isinstance(source, HoldingSource) and source.travels:
-            source.hold(skip_errors=assignment.options.on_error == "skip")
+        if isinstance(source, PreloadingSource) and source.sendable:
+            source.preload(skip_errors=assignment.options.on_error == "skip")
             payload = _pack_assignment(assignment, notify)
             if notify is not None:
                 notify(f"items are loaded in one process: the source {_reason(error)}")
@@ -403,7 +403,7 @@ class _PoolRun:
         job = self._job
         if error.index is not None:
             error.shard = error.index % job.num_shards
-            if job.source.random_access and job.source.travels:
+            if job.source.random_access and job.source.sendable:
                 _, item = next(job.selection.items_at(np.array([error.index])))
                 error.item = job.source.key(item)
         return error

@@ -78,7 +78,7 @@ from shardwriter.schema import (
     from_manifest,
     record_stats_from_json,
 )
-from shardwriter.sources import RecordSource, read_piece
+from shardwriter.sources import RecordSource, read_record_span
 from shardwriter.storage import inputs_for, storage_errors
 from shardwriter.writing.engine import ErrorBudget
 from shardwriter.writing.job import Job
@@ -312,7 +312,7 @@ def resume_finished(
 
 def check_resumable(job: Job) -> None:
     """Raise OptionError if the source does not give the same items in the same order again."""
-    if not job.source.stable:
+    if not job.source.resumable:
         what = "the source has another order each time"
         if not job.source.notes:
             what = "an iterator can be read only once"
@@ -539,7 +539,7 @@ def read_last_record(path: str, begin: int, end: int, compression: Compression) 
         file_bytes = inputs_for(path).stat(path).st_size
     records = []
     if 0 <= begin < end <= file_bytes:
-        records = read_piece(path, begin, end, compression)
+        records = read_record_span(path, begin, end, compression)
     if not records:
         raise CorruptFile(
             f"no record in bytes {begin:,} to {end:,}, where the index has the last one",
