@@ -26,27 +26,27 @@ from apache_beam.pvalue import PBegin
 from apache_beam.transforms.window import GlobalWindows
 
 from shardwriter.cluster.keyed import NUM_BUCKETS, KeyOf
-from shardwriter.cluster.place import place_for
+from shardwriter.cluster.launch import open_launch
 from shardwriter.cluster.steps import (
-    Bucketed,
+    AssignBucket,
     ChunkBucket,
     JoinShard,
     Keyed,
-    MakeChunks,
-    Number,
+    NumberItems,
     PublishAll,
     SortBucket,
+    WriteChunks,
     WritePart,
     WriteShard,
-    numbers_of,
-    telling,
+    first_elements,
+    locating,
 )
 from shardwriter.cluster.task import (
     JobPayload,
     Strategy,
     Task,
     keyed_task,
-    load_cargo,
+    pack_payload,
     read_plan,
     task_of,
     write_plan,
@@ -138,7 +138,7 @@ class _Read(beam.DoFn):
         self._decode = decode
         self._numbered = numbered
 
-    @telling
+    @locating
     def process(self, shard_and_path: tuple[int, str]) -> Iterator[Any]:
         shard, path = shard_and_path
         gaps = Gaps(self._gaps, self._num_shards) if len(self._gaps) else None
@@ -195,14 +195,14 @@ class ShardStats(beam.PTransform):
         options = replace(self._options, label_sequence=sequence_limit(len(paths)))
         # Nothing to read is an element too, or there would be no report.
         files: list[list[str]] = [[], *([path] for path in paths if path not in known)]
-        judging = _Report(load_cargo((sets, known)), self._options.check, self._plan)
+        report = _Report(pack_payload((sets, known)), self._options.check, self._plan)
         return (
             pcoll
             | "Shards" >> beam.Create(files, reshuffle=False).with_output_types(list[str])
             | "Spread" >> beam.Reshuffle()
             | "Scan" >> beam.ParDo(_Scan(options)).with_output_types(tuple[int, bytes])
             | "Gather" >> beam.GroupByKey()
-            | "Report" >> beam.ParDo(judging).with_output_types(str)
+            | "Report" >> beam.ParDo(report).with_output_types(str)
         )
 
 
@@ -210,7 +210,7 @@ class _Scan(beam.DoFn):
     def __init__(self, options: ScanOptions) -> None:
         self._options = options
 
-    @telling
+    @locating
     def process(self, paths: list[str]) -> Iterator[tuple[int, bytes]]:
         yield 0, pickle.dumps([scan_file(path, self._options) for path in paths], 5)
 
@@ -221,7 +221,7 @@ class _Report(beam.DoFn):
         self._check: Check = check
         self._plan = plan
 
-    @telling
+    @locating
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
         sets: list[ShardSet]
         sets, scans = self._sets.get()
@@ -236,7 +236,7 @@ class _Report(beam.DoFn):
 # One text of a pipeline, kept in a file.
 
 
-class KeepText(beam.DoFn):
+class SaveText(beam.DoFn):
     """Writes a text, and a line end, to a path or URL, and passes it on.
 
     Doing it again replaces the file.
@@ -359,7 +359,7 @@ class WriteShards(beam.PTransform):
         buckets = (
             pcoll
             | "Bucket"
-            >> beam.ParDo(Bucketed(self._key, seed, self._num_buckets)).with_output_types(Keyed)
+            >> beam.ParDo(AssignBucket(self._key, seed, self._num_buckets)).with_output_types(Keyed)
             | "GroupBuckets" >> beam.GroupByKey()
             | "SortBucket" >> beam.ParDo(SortBucket(task)).with_output_types(Keyed)
         )
@@ -371,7 +371,7 @@ class WriteShards(beam.PTransform):
             (buckets, none)
             | "AllBuckets" >> beam.Flatten()
             | "GatherBuckets" >> beam.GroupByKey()
-            | "Number" >> beam.ParDo(Number(task)).with_output_types(bytes)
+            | "Number" >> beam.ParDo(NumberItems(task)).with_output_types(bytes)
             | "Spread" >> beam.Reshuffle()
             | "MakeChunks" >> beam.ParDo(ChunkBucket(task)).with_output_types(Keyed)
         )
@@ -386,13 +386,15 @@ class WriteShards(beam.PTransform):
         task = self.task = self._task(dry_run=is_dry_run(pcoll.pipeline))
         numbers = (
             pcoll
-            | "Numbers" >> beam.Create(numbers_of(task), reshuffle=False).with_output_types(int)
+            | "Numbers" >> beam.Create(first_elements(task), reshuffle=False).with_output_types(int)
             | "Spread" >> beam.Reshuffle()
         )
         if task.strategy == "strided":
             made = numbers | "WriteShard" >> beam.ParDo(WriteShard(task)).with_output_types(Keyed)
         else:
-            chunks = numbers | "MakeChunks" >> beam.ParDo(MakeChunks(task)).with_output_types(Keyed)
+            chunks = numbers | "MakeChunks" >> beam.ParDo(WriteChunks(task)).with_output_types(
+                Keyed
+            )
             made = _joined(chunks, task)
         return _published(made, task)
 
@@ -400,7 +402,7 @@ class WriteShards(beam.PTransform):
         options = self._options
         if not dry_run and not self._run.resume:
             # A source can take long to open, and an output that is taken is told at once.
-            place_for(self._output, 1, "", self._run)
+            open_launch(self._output, 1, "", self._run)
         plan = None if self._plan is None else read_plan(self._plan)
         source = open_source(
             self._source,

@@ -245,7 +245,7 @@ def test_twice_is_twice_and_resume_is_once(tmp_path):
 CODE = """
 import sys, time
 import shardwriter as sw
-from shardwriter.options import RunOptions
+from shardwriter.writing.options import RunOptions
 sys.path.insert(0, sys.argv[1])
 from slow import rows
 sw.append(rows, sys.argv[2], resume=sys.argv[3] == "resume", workers=int(sys.argv[4]),
