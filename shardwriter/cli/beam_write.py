@@ -375,7 +375,7 @@ def _run(
     if unfinished is not None:
         hint(unfinished)
         return None
-    path = os.path.join(output.directory, writing.task.place.pattern.manifest_file)
+    path = os.path.join(output.directory, writing.task.out.pattern.manifest_file)
     data = storage_for(path).read(path)
     if data is None:
         raise RunError("the job has ended well, and there is no manifest", path=path)
