@@ -1,37 +1,26 @@
-"""Apache Beam: shards written and read by a cluster, with the same bytes as on one machine.
+"""The same write and scan on a cluster, by Apache Beam: the bytes are those of one machine.
 
-Names are imported when first used, as Beam is an extra; without it they raise MissingExtra.
+``WriteShards`` ends a pipeline with a dataset of N shards, ``ReadShards`` begins one with the
+records of shards, ``ShardStats`` gives the report of ``shard-stats``.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
+
+import lazy_loader
 
 from shardwriter.errors import MissingExtra
 
-if TYPE_CHECKING:
-    from shardwriter.cluster.beam import ReadShards, SaveText, ShardStats, WriteShards
-    from shardwriter.cluster.launch import open_launch
-
-__all__ = ["ReadShards", "SaveText", "ShardStats", "WriteShards", "open_launch"]
-
-_MODULES: Final = {
-    "ReadShards": "shardwriter.cluster.beam",
-    "SaveText": "shardwriter.cluster.beam",
-    "ShardStats": "shardwriter.cluster.beam",
-    "WriteShards": "shardwriter.cluster.beam",
-    "open_launch": "shardwriter.cluster.launch",
-}
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import apache_beam  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(
-            f"{__name__} needs Apache Beam: {error}", hint='pip install "shardwriter[beam]"'
-        ) from error
-    return getattr(import_module(_MODULES[name]), name)
+    if name in __all__:
+        try:
+            import apache_beam  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra(
+                f"{__name__} needs Apache Beam: {error}", hint='pip install "shardwriter[beam]"'
+            ) from error
+    return _load(name)

@@ -125,9 +125,7 @@ def test_a_group_that_is_lost(tmp_path):
 def test_a_shard_that_is_lost(tmp_path):
     task = task_for(tmp_path)
     values = shards_of(task, groups_of(task))
-    with pytest.raises(
-        AssignmentError, match="1 shards were not written, the first"
-    ):
+    with pytest.raises(AssignmentError, match="1 shards were not written, the first"):
         publish_shards(task, values[:4])
 
 
@@ -303,7 +301,7 @@ def test_beginning_again_destroys_nothing(tmp_path, monkeypatch):
     assert os.path.exists(made.path)
 
 
-# -- what travels ----------------------------------------------------------------------------------
+# -- what is sent ---------------------------------------------------------------------------------
 
 
 def test_what_travels_comes_back(tmp_path):

@@ -154,11 +154,11 @@ def test_bytes_of_another_size_are_an_error(tmp_path):
     sw.write([{"x": sw.raw(np.zeros(2, "f4"))}], tmp_path / "t@1")
     data = sw.open(tmp_path / "t")
     with pytest.raises(FeatureError, match="raw bytes"):
-        data._core.restorer.example(sw.encode_example({"x": b"abc"}))
+        data._core.decoder.example(sw.encode_example({"x": b"abc"}))
 
 
 def test_the_plan_of_a_list_takes_no_raw_array():
-    with pytest.raises(FeatureError, match="plan says int64"):
+    with pytest.raises(FeatureError, match="schema says int64"):
         sw.encode_example({"x": sw.raw(np.zeros(2))}, {"x": "int64"})
 
 

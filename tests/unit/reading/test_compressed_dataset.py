@@ -25,7 +25,7 @@ from shardwriter.formats.crc32c import crc32c
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
 from shardwriter.reading.show import read_some
 from shardwriter.sources import shard_records as record_at
-from shardwriter.sources.shard_records import Piece, inflate_piece
+from shardwriter.sources.shard_records import Block, inflate_block
 from shardwriter.storage.open_files import FilePool, FileState
 from shardwriter.writing.index_files import make_index
 from shardwriter.writing.journal import Snapshot
@@ -114,7 +114,7 @@ def test_gz_in_the_name_is_enough(tmp_path: Path) -> None:
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
 
 
-def test_items_without_a_record_keep_their_places(tmp_path: Path, kind: Compression) -> None:
+def test_items_without_a_record_are_gaps(tmp_path: Path, kind: Compression) -> None:
     gone = {5, 6, 700}
     sw.write(
         features(2000),
@@ -144,7 +144,7 @@ def test_the_index_has_the_members_and_is_made_again(tmp_path: Path, kind: Compr
     assert [finding.kind for finding in sw.verify(str(tmp_path / "t")).findings] == ["index"]
     shown, notes = ids(tmp_path, 4321, 3)
     assert shown == [4321, 4322, 4323]
-    assert "index can not be used" in notes[0]
+    assert "index file can not be used" in notes[0]
     assert make_index(str(tmp_path / "t"))["num_records"] == ROWS
     assert (tmp_path / "t.index").read_bytes() == before
 
@@ -171,11 +171,11 @@ def test_a_record_is_read_without_what_is_in_front_of_it(
     path.write_bytes(bytes(first) + data[first:])  # nothing can be read from its beginning
     opened = []
 
-    def counted(data: bytes, *arguments: Any) -> Piece:
+    def counted(data: bytes, *arguments: Any) -> Block:
         opened.append(len(data))
-        return inflate_piece(data, *arguments)
+        return inflate_block(data, *arguments)
 
-    monkeypatch.setattr(record_at, "inflate_piece", counted)
+    monkeypatch.setattr(record_at, "inflate_block", counted)
     late = ROWS - 40
     assert ids(tmp_path, late, 40) == (list(range(late, ROWS)), [])
     assert len(opened) == 2  # one member of each shard, and each of them once
@@ -203,7 +203,7 @@ def test_an_index_of_another_file_is_not_believed(tmp_path: Path, kind: Compress
         wrong = numbers.copy()
         wrong[5 + num_members] += change  # records of the first member
         (tmp_path / "wrong.index").write_bytes(wrong.tobytes())
-        with pytest.raises(CorruptFile, match="not what the index says"):
+        with pytest.raises(CorruptFile, match="does not match its index"):
             read("wrong.index", 77)
         wrong = numbers.copy()
         wrong[5] += change  # where it ends: what is whole in it is proven by its own CRC
@@ -314,7 +314,7 @@ def test_what_only_plain_shards_have_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lost_readers_are_told(tmp_path: Path) -> None:
+def test_lost_readers_are_noted(tmp_path: Path) -> None:
     for compression, count in (("none", 0), ("gzip", 1), ("zlib", 2)):
         notes: list[str] = []
         out = tmp_path / f"{compression}@2"
@@ -347,7 +347,7 @@ def test_a_checkpoint_notes_whole_members(
         stream = gzip.decompress(data[:end]) if end else b""
         assert (written.stream_bytes, written.crc32c) == (len(stream), crc32c(stream))
         assert written.num_records == sum(
-            index.place(0, k).end <= end for k in range(index.num_records(0))
+            index.locate(0, k).end <= end for k in range(index.num_records(0))
         )
     assert len({written.file_bytes for written in noted}) > 1
 

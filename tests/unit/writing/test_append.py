@@ -245,7 +245,7 @@ def test_twice_is_twice_and_resume_is_once(tmp_path):
 CODE = """
 import sys, time
 import shardwriter as sw
-from shardwriter.writing.options import RunOptions
+from shardwriter import RunOptions
 sys.path.insert(0, sys.argv[1])
 from slow import rows
 sw.append(rows, sys.argv[2], resume=sys.argv[3] == "resume", workers=int(sys.argv[4]),
@@ -406,9 +406,9 @@ def test_shapes_beside_values_do_not_mix_with_none(tmp_path):
     with pytest.raises(SchemaConflict, match="no record of the dataset 'fixed'"):
         sw.append(arrays((4, 4)), fixed, schema="x=uint8[null,null]")
     for source, out in ((varies, fixed), (fixed, varies)):
-        with pytest.raises(SchemaConflict, match="has its shape in 'x/shape'"):
+        with pytest.raises(SchemaConflict, match="have their shapes in 'x/shape'"):
             sw.append(source, out)
-        with pytest.raises(SchemaConflict, match="has its shape in 'x/shape'") as caught:
+        with pytest.raises(SchemaConflict, match="have their shapes in 'x/shape'") as caught:
             sw.merge([source, out], tmp_path / "merged", num_shards=2)
         assert f"write {fixed} with --schema 'x=uint8[null,null]'" in caught.value.hint
     assert files_of(tmp_path) == before
@@ -479,4 +479,4 @@ def test_the_command_says_that_there_is_no_dataset(tmp_path):
     found = CliRunner().invoke(app, ["append", str(tmp_path / "x"), str(tmp_path / "photos")])
     assert found.exit_code == 1
     assert isinstance(found.exception, SystemExit)
-    assert "no TFRecord shards are in this folder" in found.stderr
+    assert "no TFRecord shards in this folder" in found.stderr

@@ -177,8 +177,8 @@ def test_an_index_that_is_wrong_is_not_believed(tmp_path):
 KILLED = """
 import os, signal, sys
 import shardwriter as sw
-from shardwriter.writing.options import RunOptions
-from shardwriter.sources import frame_reading
+from shardwriter import RunOptions
+from shardwriter.sources import tfrecord as frame_reading
 frame_reading._BLOCK_BYTES = 5000
 left = int(sys.argv[3])
 block = frame_reading.FrameReader.block
@@ -222,7 +222,7 @@ def test_workers_that_are_killed_are_gone_on_with(tmp_path):
     starts = [rng.randrange(1 << 19) for _ in range(20_000)]
     binary([pool[at : at + 2000] for at in starts], tmp_path / "a/x@8")
     code = (
-        "import sys, shardwriter as sw; from shardwriter.writing.options import RunOptions; "
+        "import sys, shardwriter as sw; from shardwriter import RunOptions; "
         "sw.reshard(sys.argv[1], sys.argv[2], workers=2, resume=True, "
         "run=RunOptions(mark_s=0.001, checkpoint_bytes=1_000_000))"
     )
@@ -278,7 +278,7 @@ def test_damage_is_refused_with_file_record_and_offset(tmp_path, size, workers):
     offset = 3 * (size + 16)  # the fourth record: item 3 * 4 + 2
     data[offset + 20] ^= 1
     path.write_bytes(data)
-    with pytest.raises(SourceError, match="does not have its CRC") as caught:
+    with pytest.raises(SourceError, match="does not match its CRC") as caught:
         sw.reshard(tmp_path / "a/x", tmp_path / "b/x@3", workers=workers)
     error = caught.value
     assert (error.path, error.record_index, error.offset) == (str(path), 3, offset)
