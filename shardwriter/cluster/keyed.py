@@ -60,8 +60,8 @@ class KeyedItems:
     kind = KIND
     num_items: int | None = None
     random_access = False
-    travels = True
-    stable = True
+    sendable = True
+    resumable = True
     plan: Mapping[str, FeatureType] = {}
     vocabularies: Mapping[str, list[str]] = {}
     label: str | None = None

@@ -75,7 +75,7 @@ from shardwriter.writing import (
     stats_fit_job,
 )
 
-# What travels between the steps of a Beam job, beside records: facts, and finished shards.
+# What passes between the steps of a Beam job, beside records: facts, and finished shards.
 #
 # A worker keeps nothing that another step needs: counts, gaps, errors and types go along as data,
 # so only what a runner has committed counts, however often it has tried.

@@ -25,9 +25,9 @@ from shardwriter.errors import OptionError, RunChanged, RunError
 from shardwriter.formats import Packing, canonical, json_shape
 from shardwriter.sources import (
     ColumnSource,
+    InMemorySource,
     RecordSource,
     Source,
-    WholeSource,
 )
 from shardwriter.storage import storage_for
 from shardwriter.writing import (
@@ -356,9 +356,9 @@ def task_of(
     """
     check_compression(output, options, run_options)
     _check_engine(run_options)
-    if isinstance(source, WholeSource):
-        source.go_whole()
-    if not source.stable:
+    if isinstance(source, InMemorySource):
+        source.include_data()
+    if not source.resumable:
         raise OptionError(
             "an iterator can be read once, and a worker may have to read it again",
             hint="give module:callable, or a function that makes a new one each time",

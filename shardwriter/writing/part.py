@@ -121,7 +121,7 @@ class PartWriter:
         self._items = encoder
         self._watch = watch
         self._listener = listener
-        self._can_resume = job.source.stable
+        self._can_resume = job.source.resumable
         self._num_snapshots = 0
         self._since_checkpoint = 0
         self._num_items: int | None = None

@@ -28,7 +28,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
-from shardwriter.sources import HoldingSource, WaitingSource
+from shardwriter.sources import PreloadingSource, WaitingSource
 from shardwriter.storage import Scratch
 from shardwriter.writing.engine import ErrorBudget, Notify, Progress, Work, WriteResult
 from shardwriter.writing.event_log import MAIN, EventLog
@@ -104,7 +104,7 @@ def run_process(
             EventLog(options.log_dir, MAIN, start=_work_of(kept)) as log,
         ):
             crew = _Crew(pool, job, kept, mapped, options, _both(progress, log))
-            if job.source.random_access and job.source.travels:
+            if job.source.random_access and job.source.sendable:
                 crew.hand_out()
                 num_items = job.num_items or 0
             else:
@@ -149,8 +149,8 @@ def _parcel_of(assignment: Assignment, notify: Notify | None) -> tuple[bytes, li
     try:
         return pack(assignment, MAX_PARCEL_BYTES)
     except Exception as error:
-        if isinstance(source, HoldingSource) and source.travels:
-            source.hold(skip_errors=assignment.options.on_error == "skip")
+        if isinstance(source, PreloadingSource) and source.sendable:
+            source.preload(skip_errors=assignment.options.on_error == "skip")
             parcel = _parcel_of(assignment, notify)
             if notify is not None:
                 notify(f"items are loaded in one process: the source {_why(error)}")
@@ -384,7 +384,7 @@ class _Crew:
         job = self._job
         if error.index is not None:
             error.shard = error.index % job.num_shards
-            if job.source.random_access and job.source.travels:
+            if job.source.random_access and job.source.sendable:
                 _, item = next(job.selection.items_at(np.array([error.index])))
                 error.item = job.source.key(item)
         return error

@@ -56,7 +56,7 @@ from shardwriter.schema import (
     from_manifest,
     record_stats_from_json,
 )
-from shardwriter.sources import RecordSource, read_piece
+from shardwriter.sources import RecordSource, read_record_span
 from shardwriter.storage import inputs_for, storage_errors
 from shardwriter.writing.engine import ErrorBudget
 from shardwriter.writing.job import Job
@@ -422,7 +422,7 @@ def check_resumable(job: Job) -> None:
     Raises:
         OptionError: It is one.
     """
-    if not job.source.stable:
+    if not job.source.resumable:
         what = "the source comes in another order each time"
         if not job.source.notes:
             what = "an iterator can be read once"
@@ -494,7 +494,7 @@ def read_last_record(path: str, begin: int, end: int, compression: Compression) 
         file_bytes = inputs_for(path).stat(path).st_size
     records = []
     if 0 <= begin < end <= file_bytes:
-        records = read_piece(path, begin, end, compression)
+        records = read_record_span(path, begin, end, compression)
     if not records:
         raise CorruptFile(
             f"the index says that its last record is in bytes {begin:,} to {end:,}, and there is "

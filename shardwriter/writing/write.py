@@ -55,9 +55,9 @@ from shardwriter.sources import (
     ClosingSource,
     Source,
     find_splits,
-    hint_of_splits,
     open_source,
-    stops_queues,
+    splits_hint,
+    stop_queues_on_exit,
     table_options,
 )
 from shardwriter.storage import Storage, require_tensorflow
@@ -93,7 +93,7 @@ from shardwriter.writing.selection import Selection, key_costs, key_notes
 from shardwriter.writing.tfds import tfds_features
 
 
-@stops_queues
+@stop_queues_on_exit
 def write(
     source: Any,
     out: str | os.PathLike[str],
@@ -255,7 +255,7 @@ _GIVEN: Final = frozenset(
 """Fields of DatasetOptions that :func:`write_splits` sets itself."""
 
 
-@stops_queues
+@stop_queues_on_exit
 def write_splits(
     source: Any,
     out: str | os.PathLike[str],
@@ -455,7 +455,7 @@ def single_dataset(
 
     def open_only(note: Notify) -> list[Source]:
         source = open_source(data, format, options.schema, options.table, skip_errors=skip_errors)
-        hint = hint_of_splits(data, source)
+        hint = splits_hint(data, source)
         for line in [*source.notes, *([] if hint is None else [hint])]:
             note(line)
         return [source]
@@ -694,7 +694,7 @@ def _resume_or_begin(
     if state is None:
         begin_run(run, run_facts(job))
         state = ResumeState(job.num_shards)
-        if not (job.source.stable or job.source.notes):
+        if not (job.source.resumable or job.source.notes):
             notices.info("an iterator can be read once: should this run be stopped, it is lost")
     ErrorBudget(run_options, state).check()
     return _Task(target, run, job, state)

@@ -476,7 +476,7 @@ def test_a_foreign_folder_is_said_to_be_one_and_what_to_do(tmp_path, place):
     _, error = checked(lambda: write(tmp_path / "out", overwrite=True))
     assert "it holds 'notes.txt'" in error.message
     assert error.path == str(tmp_path / "out" / ".t.partial")
-    assert "move what is in it elsewhere" in error.hint
+    assert "move its files elsewhere" in error.hint
     assert os.listdir(tmp_path / "out" / ".t.partial") == ["notes.txt"]
 
 

@@ -146,7 +146,7 @@ def digests(folder):
 def written(inputs, folder, workers, setting):
     source = open_source(inputs[setting["source"]])
     if setting["way"] == "dealt":
-        source.travels = False
+        source.sendable = False
     compression = setting["compression"]
     options = DatasetOptions(
         setting["map"],

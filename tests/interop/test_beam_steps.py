@@ -292,7 +292,7 @@ def test_beginning_again_destroys_nothing(tmp_path, monkeypatch):
     assert os.path.exists(made.path)
 
 
-# -- what travels ----------------------------------------------------------------------------------
+# -- what is sent ---------------------------------------------------------------------------------
 
 
 def test_what_travels_comes_back(tmp_path):

@@ -191,8 +191,8 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_indices_only(tmp_path, mon
         ([5, 100], r"index 100 \(entry 1 .* 100 items"),
         ([5, 1 << 70], "out of range"),
         (np.array([5, 2**64 - 1], np.uint64), "out of range"),
-        ([1, 2, 1], "index 1 stands at the entries 0 and 2"),
-        (np.array([7, 7]), "index 7 stands at the entries 0 and 1"),
+        ([1, 2, 1], "index 1 is repeated: entries 0 and 2"),
+        (np.array([7, 7]), "index 7 is repeated: entries 0 and 1"),
         ([1, 2.0], "entry 1 of the indices is 2.0"),
         ([True, 2], "entry 0 of the indices is True"),
         (["1"], "entry 0 of the indices is '1'"),
@@ -248,14 +248,14 @@ def test_a_file_of_indices(tmp_path, content):
 @pytest.mark.parametrize(
     ("content", "what", "line"),
     [
-        (b"5\nsix\n", "'six' is no number", 2),
-        (b"5\n1.5\n", "'1.5' is no number", 2),
-        (b"5\n5\n", "stands at the entries 0 and 1", None),
+        (b"5\nsix\n", "'six' is not an integer", 2),
+        (b"5\n1.5\n", "'1.5' is not an integer", 2),
+        (b"5\n5\n", "is repeated: entries 0 and 1", None),
         (b"-5\n", "negative", None),
         (npy(np.array([1.5])), "float64", None),
-        (npy(np.array([{}], object)), "no array of integers", None),
-        (npy(np.arange(3)).replace(b"}", b" "), "no array of integers", None),
-        (npy(np.arange(3)).replace(b"(3,), }  ", b"(3%s,), }" % (b"0" * 14)), "no array", None),
+        (npy(np.array([{}], object)), "not an array of integers", None),
+        (npy(np.arange(3)).replace(b"}", b" "), "not an array of integers", None),
+        (npy(np.arange(3)).replace(b"(3,), }  ", b"(3%s,), }" % (b"0" * 14)), "not an array", None),
     ],
 )
 def test_a_file_of_anything_else(tmp_path, content, what, line):

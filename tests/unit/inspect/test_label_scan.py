@@ -167,7 +167,7 @@ def test_the_sequence_is_bounded_and_small_when_sent():
 
 
 def test_scans_that_do_not_go_together_are_refused():
-    with pytest.raises(ValueError, match="do not go together"):
+    with pytest.raises(ValueError, match="can not be merged"):
         LabelScan("a").merge(LabelScan("b"))
-    with pytest.raises(ValueError, match="do not go together"):
+    with pytest.raises(ValueError, match="can not be merged"):
         LabelScan("a", 5).merge(LabelScan("a"))

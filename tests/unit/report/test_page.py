@@ -97,7 +97,7 @@ def test_all_sections_are_there() -> None:
         "DistributedSampler",
         "256 B to 512 B",
         "<cat>",
-        "was not dealt round-robin",
+        "was not assigned round-robin",
     ):
         assert words in outline.text, words
     names = [tag for tag, _ in outline.tags]

@@ -85,7 +85,7 @@ def test_all_sections_are_there() -> None:
         "1 record lost; good again at byte 348; 4 good records after it",
         "an unknown number of records lost",
         "(length-crc)",
-        "note: train.tfrecord-*-of-00004 was not dealt round-robin",
+        "note: train.tfrecord-*-of-00004 was not assigned round-robin",
         "passed: --expect-records: 26 records, as expected",
         "FAILED: --max-imbalance: 1.08 is more than 1.05",
     ):

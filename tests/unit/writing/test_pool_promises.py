@@ -164,7 +164,7 @@ def test_conflicts_of_types_are_said_in_the_same_words(tmp_path, values):
 def test_a_spent_generator_is_no_empty_dataset(tmp_path):
     rows = ({"x": i} for i in range(3))
     sw.write(rows, tmp_path / "t@1")
-    with pytest.raises(SourceError, match="read before"):
+    with pytest.raises(SourceError, match="already read"):
         sw.write(rows, tmp_path / "u@1")
 
 

@@ -643,7 +643,7 @@ def test_a_memory_mapped_dataset(tmp_path, mapped_file, mode, view):
 def test_a_memory_mapped_array_as_the_source(tmp_path, mapped_file):
     array = np.memmap(mapped_file, "<i4", "r", 64, (120, 100), order="F")
     source = PythonSource(array[::-1, :50])
-    assert source.travels
+    assert source.sendable
     assert len(pack(source, 1 << 20)[0]) < 2_000
     sw.write(array[::-1, :50], tmp_path / "t@4", map=lambda row: {"value": row}, workers=2)
     assert values(tmp_path) == array[::-1, :50].tolist()

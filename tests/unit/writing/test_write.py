@@ -364,7 +364,7 @@ def test_a_second_writer_is_refused_and_told_who_writes(tmp_path: Path) -> None:
 def test_a_missing_source_and_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="no such file"):
         sw.write(str(tmp_path / "nothing"), tmp_path / "t@2")
-    with pytest.raises(SourceError, match="nothing in this folder"):
+    with pytest.raises(SourceError, match="no files of a known format"):
         sw.write(str(tmp_path), tmp_path / "t@2")
     said: list[str] = []
     manifest = sw.write([], tmp_path / "t@2", notify=said.append)
