@@ -1,31 +1,26 @@
-"""Apache Beam: shards from a cluster, the same as those of one machine."""
+"""The same write and scan on a cluster, by Apache Beam: the bytes are those of one machine.
+
+``WriteShards`` ends a pipeline with a dataset of N shards, ``ReadShards`` begins one with the
+records of shards, ``ShardStats`` gives the report of ``shard-stats``.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
+
+import lazy_loader
 
 from shardwriter.errors import MissingExtra
 
-if TYPE_CHECKING:
-    from shardwriter.cluster.beam import ReadShards, ShardStats, WriteShards
-
-__all__ = ["ReadShards", "ShardStats", "WriteShards"]
-
-_HOMES: Final = {
-    "ReadShards": "shardwriter.cluster.beam",
-    "ShardStats": "shardwriter.cluster.beam",
-    "WriteShards": "shardwriter.cluster.beam",
-}
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import apache_beam  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra(
-            f"{__name__} needs Apache Beam: {error}", hint='pip install "shardwriter[beam]"'
-        ) from error
-    return getattr(import_module(_HOMES[name]), name)
+    if name in __all__:
+        try:
+            import apache_beam  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra(
+                f"{__name__} needs Apache Beam: {error}", hint='pip install "shardwriter[beam]"'
+            ) from error
+    return _load(name)

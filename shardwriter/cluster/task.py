@@ -365,7 +365,7 @@ def task_of(
         )
     selection = Selection(source, options)
     check_source(source, options, output)
-    selection.list_elsewhere()
+    selection.allow_remote_listing()
     skip_errors = run_options.on_error == "skip"
     if plan is not None:
         output = _planned(output, plan)

@@ -1,9 +1,13 @@
-"""Append: more items for a finished dataset, which ends as if all had been written in one run.
+"""Append: add items to a finished dataset; the result is as if all were written in one run.
 
 ::
 
-    dataset found, what was committed finished -> claimed -> items opened, held against the manifest
-    -> a run whose first T items are the records that are there -> published over the dataset
+    finish an interrupted publication -> claim the dataset -> open the new items, compare their
+    types with the manifest -> a run whose first T items are the old records -> publish over the
+    dataset
+
+Items 0 to T - 1 are the old records, copied as they are; their statistics are in the manifest.
+Items from T on are those of the new source, with its own map (:class:`AppendedItems`).
 """
 
 from __future__ import annotations
@@ -101,20 +105,15 @@ from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.selection import Selection
 
-# A finished dataset and what is to come behind it, as one source.
-#
-# Items 0 to T - 1 are those of the dataset: their records are taken as they are, and what is known
-# of them stands in its manifest. Items from T on are those of another source, with its own map.
-
 KIND: Final = "append"
 
 
 @dataclass(frozen=True)
 class BaseFacts:
-    """Which dataset is appended to, as the manifest of the result tells it.
+    """The identity of the dataset that is appended to, as it is in the manifest of the result.
 
     Attributes:
-        digest: Of its job, its items and its shards.
+        digest: Hash of its job, number of items and shards.
         num_items: T.
     """
 
@@ -138,13 +137,13 @@ class _NewItem(NamedTuple):
 
 
 class AppendedItems:
-    """The items of a dataset, and those of a source behind them.
+    """A source: the records of a dataset, followed by the items of another source.
 
     Args:
-        old: The dataset, which has a manifest; it may have got more items since.
-        base: What it was when it was appended to.
-        new: The items that come behind it.
-        function: The map, applied to these only.
+        old: The dataset, which has a manifest; it may have more items now than ``base``.
+        base: The dataset as it was when items were appended.
+        new: The new items.
+        function: The map, applied to the new items only.
     """
 
     kind = KIND
@@ -179,22 +178,22 @@ class AppendedItems:
 
     @property
     def plan(self) -> Mapping[str, FeatureType]:
-        """The types of new items that are known before the first of them."""
+        """The types of new items that are known before the first one is loaded."""
         return {} if self._map is not None else self._new.source.plan
 
     def hold(self, *, skip_errors: bool) -> None:
-        """Load items here; see :class:`shardwriter.sources.source.HoldingSource`."""
+        """Load items in this process; see :class:`shardwriter.sources.source.HoldingSource`."""
         self.travels = False
         if isinstance(self._new.source, HoldingSource):
             self._new.source.hold(skip_errors=skip_errors)
 
     def while_waiting(self, meanwhile: Callable[[], None]) -> None:
-        """Have a function called while an item is waited for: of a queue, say."""
+        """Set a function to call while waiting for an item, as of a queue."""
         if isinstance(self._new.source, WaitingSource):
             self._new.source.while_waiting(meanwhile)
 
     def items(self) -> Iterator[_OldRecord | _NewItem | None]:
-        """Yield all items; None for those of the dataset that have no record."""
+        """Yield all items; None for a gap of the dataset."""
         records = self._old.items()
         gaps = iter([*self._gaps.tolist(), -1])
         gap = next(gaps)
@@ -207,33 +206,33 @@ class AppendedItems:
         yield from map(_NewItem, self._new.items())
 
     def item(self, item_index: int) -> _OldRecord | _NewItem:
-        """Return one item, which is none without a record."""
+        """Return one item, which must not be a gap."""
         if item_index < self._num_old:
             record = int(self._records(np.array([item_index]))[0])
             return _OldRecord(self._old.item(record))
-        place = item_index - self._num_old
-        if self._new.is_untouched:
-            return _NewItem(self._new.source.item(place))
-        ((_, item),) = self._new.items_at(np.array([place]))
+        new_index = item_index - self._num_old
+        if self._new.is_identity:
+            return _NewItem(self._new.source.item(new_index))
+        ((_, item),) = self._new.items_at(np.array([new_index]))
         return _NewItem(item)
 
     def _records(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64[n]: the records, in reading order, of items of the dataset."""
-        before: NDArray[np.int64] = items - np.searchsorted(self._gaps, items)
-        return before
+        records: NDArray[np.int64] = items - np.searchsorted(self._gaps, items)
+        return records
 
     def key(self, item: _OldRecord | _NewItem) -> str | None:
-        """Return what the dataset calls a record, or the source an item."""
+        """Return the dataset's name of a record, or the source's name of an item."""
         source = self._old if isinstance(item, _OldRecord) else self._new.source
         return source.key(item.item)
 
     def load(self, item: _OldRecord | _NewItem) -> Any:
-        """Return a record of the dataset, or what the source and the map make of an item.
+        """Return a record of the dataset, or the mapped features of a new item.
 
         Raises:
-            ManifestError: The record is damaged: no item that could be skipped, as it counts in
-                what the manifest says of all of them.
-            ShardwriterError: Of the source's or the map's own.
+            ManifestError: The record is damaged. It can not be skipped, as the manifest's
+                statistics include it.
+            ShardwriterError: An error of the source or the map.
         """
         if isinstance(item, _OldRecord):
             try:
@@ -246,7 +245,7 @@ class AppendedItems:
                     path=error.path,
                     record_index=error.record_index,
                     offset=error.offset,
-                    hint="`shardwriter repair` brings back what can be brought back",
+                    hint="run `shardwriter repair` on the dataset first",
                 ) from error
         source = self._new.source
         features = source.load(item.item)
@@ -257,15 +256,15 @@ class AppendedItems:
         return apply_map(self._map, features)
 
     def frames(self, items: NDArray[np.int64]) -> FrameBlock:
-        """Return the frames of as many items of the dataset as are read at once, proven.
+        """Return the checked frames of as many items of the dataset as are read at once.
 
         Raises:
-            SourceError: The first of them is damaged, or can not be read.
+            SourceError: The first frame is damaged, or can not be read.
         """
         return self._old.frames(self._records(items))
 
     def _appended(self) -> str:
-        """Return what tells what is appended, to whatever dataset."""
+        """Return the hash of what is appended, without the dataset."""
         options = self._new.options
         return canonical.digest(
             {
@@ -278,52 +277,49 @@ class AppendedItems:
         )
 
     def manifest_entries(self) -> dict[str, Any]:
-        """Return what was appended to what: a finished append is known by it."""
+        """Return the manifest's entries by which a finished append is recognised."""
         return {"appended": self._appended(), "base": asdict(self._base)}
 
     def digest(self) -> dict[str, Any]:
-        """Return what identifies the dataset and what comes behind it."""
+        """Return what identifies the dataset and the new items."""
         return self.manifest_entries()
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same with what tells on this machine that something has changed."""
+        """Return the same with the fingerprint of the new source on this machine."""
         return {**self.manifest_entries(), "new": self._new.source.fingerprint()}
 
 
-# What is appended to what: whether it goes together, and what is known of both beforehand.
-
-
 @dataclass(frozen=True)
-class Known:
-    """Of what something is known for all records, old and new.
+class KnownStats:
+    """Which statistics are known for all records, old and new.
 
     Attributes:
-        schema: The features.
-        labels: How often each label comes.
+        schema: Whether the features are known.
+        labels: Whether the label counts are known.
     """
 
     schema: bool
     labels: bool
 
-    def of(self, outcome: WriteResult) -> WriteResult:
-        """Return an outcome that says nothing of some of the records alone."""
+    def of(self, result: WriteResult) -> WriteResult:
+        """Return a result without the statistics that cover some of the records only."""
         return replace(
-            outcome,
-            schema=outcome.schema if self.schema else {"features": {}},
-            labels=outcome.labels if self.labels else None,
+            result,
+            schema=result.schema if self.schema else {"features": {}},
+            labels=result.labels if self.labels else None,
         )
 
 
 @dataclass(frozen=True)
-class Appending:
-    """What is appended to what.
+class AppendPlan:
+    """A dataset and the items to append to it.
 
     Attributes:
-        manifest: Of the dataset as it is.
-        old: Its records.
-        new: The items that come behind them.
-        options: What was asked for; without what the dataset decides.
-        whole: What decides the bytes of all of it.
+        manifest: The manifest of the dataset as it is.
+        old: The records of the dataset.
+        new: The new items.
+        options: The user's options: map, filter, limit and types.
+        dataset_options: The options that decide the bytes of the whole dataset.
         output: The dataset.
     """
 
@@ -331,7 +327,7 @@ class Appending:
     old: TFRecordFiles
     new: Selection
     options: DatasetOptions
-    whole: DatasetOptions
+    dataset_options: DatasetOptions
     output: Output
 
     @classmethod
@@ -342,45 +338,46 @@ class Appending:
         output: Output,
         options: DatasetOptions,
         run: RunDirectory,
-    ) -> Appending:
-        """Open the dataset, and select the items."""
+    ) -> AppendPlan:
+        """Open the dataset, and select the new items."""
         if isinstance(source, RecordSource) and source.reads(output.directory, output.name):
             raise OptionError(
-                f"{output.name!r} is to be appended to itself",
-                hint="its records would be there twice; `shardwriter reshard` makes a copy",
+                f"{output.name!r} can not be appended to itself",
+                hint="append a copy of it, which `shardwriter reshard` writes",
             )
         manifest = finished_manifest(run)
         old = TFRecordFiles(path)
         if manifest is None or old.manifest is None:
-            raise OptionError(f"the dataset {output.name!r} is not whole", path=output.directory)
+            raise OptionError(f"the dataset {output.name!r} is incomplete", path=output.directory)
         if not isinstance(source, RecordSource) or options.map is not None:
-            # What has its shape beside it there has it beside it in every record.
+            # A feature with shape features in the dataset has them in the new records too.
             before = {name: summary.type for name, summary in old.summaries.items()}
             shaped = {name: before[name] for name in shape_feature_names(before)}
             options = replace(options, schema={**shaped, **options.schema})
-        inner = DatasetOptions(
+        selection_options = DatasetOptions(
             filter=options.filter,
             limit=options.limit,
             schema=options.schema,
             tfds=output.tfds,
             vocabularies=options.vocabularies,
         )
-        whole = DatasetOptions(
+        dataset_options = DatasetOptions(
             schema=options.schema,
             compression=output.compression,
             deflate=manifest.compression.get("deflate", "isal-2"),
             tfds=output.tfds,
             vocabularies=options.vocabularies,
         )
-        return cls(manifest, old, Selection(source, inner), options, whole, output)
+        new = Selection(source, selection_options)
+        return cls(manifest, old, new, options, dataset_options, output)
 
     def job(self, base: BaseFacts) -> Job:
-        """Return the job of a dataset of so many items with the new ones behind them."""
+        """Return the job of the items of ``base`` followed by the new ones."""
         source = AppendedItems(self.old, base, self.new, self.options.map)
-        return Job(Selection(source, self.whole), self.manifest.pattern)
+        return Job(Selection(source, self.dataset_options), self.manifest.pattern)
 
-    def job_before(self) -> Job | None:
-        """Return the job that the dataset is of, where that has appended these very items."""
+    def finished_job(self) -> Job | None:
+        """Return the dataset's own job if it was the append of these items; else None."""
         try:
             base = BaseFacts(**self.manifest.source["base"])
         except (KeyError, TypeError):
@@ -390,34 +387,36 @@ class Appending:
 
     @property
     def _copied(self) -> RecordSource | None:
-        """The source, where its records are taken as they are."""
+        """The source, if its records are copied undecoded; else None."""
         source = self.new.source
         return source if isinstance(source, RecordSource) and self.options.map is None else None
 
-    def check(self, run_options: RunOptions) -> Known:
-        """Refuse what does not go together; say of what something is known.
+    def check(self, run_options: RunOptions) -> KnownStats:
+        """Refuse items that do not fit the dataset; return which statistics are known.
 
         Raises:
-            OptionError: The dataset, or an option, is not one that this can be done with.
-            SchemaConflict: A feature is another one in the dataset than in the source.
+            OptionError: The dataset can not be appended to, or not with this option.
+            SchemaConflict: A feature has different types in the dataset and the source.
         """
         if "repaired" in self.manifest.extra:
             raise OptionError(
-                f"{self.output.name!r} has lost records, and its manifest says which",
-                hint="`shardwriter reshard` makes a dataset of those that are left",
+                f"{self.output.name!r} was repaired and has lost records",
+                hint="`shardwriter reshard` writes the records that are left as a new dataset; "
+                "append to that",
             )
         packing = self.job(BaseFacts.of(self.manifest)).packing
         if packing.to_json() != self.manifest.compression:
             raise OptionError(
-                "its shards are compressed as this version compresses none",
-                hint="`shardwriter reshard` writes them anew",
+                f"the shards of {self.output.name!r} have a compression that this version does not "
+                "write",
+                hint="`shardwriter reshard` writes them again; append to that dataset",
             )
         copied = self._copied
         if copied is not None and run_options.on_error == "skip":
             raise OptionError(
-                "records that are taken as they are can not be skipped: nothing tells what was in "
-                "them",
-                hint="`shardwriter repair` makes a dataset of those that are good; append that",
+                "--on-error skip: records that are copied can not be skipped, as their contents "
+                "are unknown",
+                hint="`shardwriter repair` writes a dataset of the good records; append that",
             )
         before = self.old.summaries
         self._check_types(before)
@@ -433,10 +432,10 @@ class Appending:
                 labels = labels and counted == self._label
         if self.output.tfds is not None and not schema:
             raise OptionError(
-                "TFDS has to be told what features the records have, and nothing tells",
-                hint="a map has records decoded; one that returns what it is given is enough",
+                "TFDS needs the features of the records, which are unknown",
+                hint="add a map, which decodes records; one that returns its argument is enough",
             )
-        return Known(schema, labels)
+        return KnownStats(schema, labels)
 
     @property
     def _label(self) -> str:
@@ -455,53 +454,53 @@ class Appending:
             words = {name: known.vocabulary for name, known in self._copied.summaries.items()}
         elif self.options.map is None:
             types, words = dict(source.plan), dict(source.vocabularies)
-        there = f"the dataset {self.output.name!r}"
+        dataset = f"the dataset {self.output.name!r}"
         old = {name: summary.type for name, summary in before.items()}
         if self._copied is None:
             types = {**types, **self.options.schema, **shape_features(self.options.schema)}
         for name, planned in types.items():
             if name not in before:
                 continue
-            check_same_shape_features(name, (there, old), ("what is appended", types))
+            check_same_shape_features(name, (dataset, old), ("what is appended", types))
             try:
                 before[name].type.join(planned)
             except ValueError as error:
-                there_type = before[name].type
-                mine, theirs = summary_text(planned), summary_text(there_type)
+                old_type = before[name].type
+                mine, theirs = summary_text(planned), summary_text(old_type)
                 why = f" ({error})" if mine == theirs else ""
-                declared = type_text(there_type).removesuffix("[]")
+                declared = type_text(old_type).removesuffix("[]")
                 raise SchemaConflict(
                     f"{mine} in what is appended, {theirs} in the dataset{why}",
                     feature=name,
-                    hint=f"--schema {name}={declared}, or a --map, makes a table's numbers what "
-                    "they are there; a --map can change any type",
+                    hint=f"--schema {name}={declared} converts a table's numbers; a --map can "
+                    "convert any type",
                 ) from None
         for name, vocabulary in words.items():
             if name in before:
                 known = before[name].vocabulary
-                check_same_vocabulary(name, (there, known), ("what is appended", vocabulary))
+                check_same_vocabulary(name, (dataset, known), ("what is appended", vocabulary))
 
-    def begin(self, job: Job, known: Known, run: RunDirectory) -> ResumeState:
-        """Begin a run whose first items are known already."""
+    def begin(self, job: Job, known: KnownStats, run: RunDirectory) -> ResumeState:
+        """Begin a run that starts with the statistics of the old records."""
         errors = read_ledger(run)
-        learnt = (
+        stats = (
             stats_from_manifest(job, self.manifest)
             if known.schema
             else RecordStats({}, _no_labels(job))
         )
         if self._copied is not None and known.schema:
             copied = Job(self.new, job.pattern).copied_stats
-            if copied.labels.feature != learnt.labels.feature:  # which these do not have
+            if copied.labels.feature != stats.labels.feature:  # which these do not have
                 copied.labels = _no_labels(job)
-            learnt.merge(copied)
+            stats.merge(copied)
         if not known.labels:
-            learnt = replace(learnt, labels=_no_labels(job))
+            stats = replace(stats, labels=_no_labels(job))
         begin_run(run, run_facts(job))
         base = Base(
-            in_place=True,  # nothing is lost with it
+            in_place=True,  # a discarded run loses nothing
             gaps=to_runs(self.manifest.gaps),
             errors=errors,
-            stats=learnt.to_state(),
+            stats=stats.to_state(),
         )
         run.write_base(base)
         return state_from_base(base, job.num_shards)
@@ -533,38 +532,38 @@ def append(
 ) -> Manifest:
     """Add items to a finished dataset: item k of the source becomes item T + k of the dataset.
 
-    Shards, index, schema and label counts end as if all items had been written in one run. The
-    dataset is written anew beside the old one, which stays whole until the new one is; gaps stay.
-    Number of shards, compression and label are those that it has.
+    Shards, index, schema and label counts are as if all items were written in one run. The new
+    dataset is written beside the old one, and replaces it when it is complete; gaps stay. Number of
+    shards, compression and label stay the same.
 
     Args:
-        source: What is added; see :func:`shardwriter.write`.
+        source: The items to add; see :func:`shardwriter.write`.
         out: A dataset with a manifest: its name, its folder, or its manifest.
         format: As for :func:`shardwriter.write`.
         map: Applied to the features of every new item.
-        filter: Asked of every new item as the source lists it.
-        limit: Only the first so many new items.
+        filter: Called with every new item as the source lists it; false leaves it out.
+        limit: Add the first ``limit`` items only.
         schema: Types fixed before the first new item.
         workers: Processes that load, map, encode and write.
-        overwrite: Discard what an append that was stopped has left, and begin again.
-        resume: Go on with an append that was stopped. One that is finished already is not done
-            again, as long as it is what was appended last; without ``resume`` it is.
+        overwrite: Discard a stopped append, and begin again.
+        resume: Resume a stopped append. If these items were the last ones appended, nothing is
+            done; without ``resume`` they are appended again.
         on_error: ``raise``, or ``skip`` to leave new items out that give an error.
-        strict: Whether what would be a warning about the new items is an error.
-        run: How else to carry it out; changes no byte.
-        progress: True shows a bar; or a function that is told now and then how far it has come.
+        strict: Whether a warning about the new items is an error.
+        run: Further options of the run; they change no byte.
+        progress: True shows a bar; or a function that is called now and then with the work done.
         notify: As for :func:`shardwriter.write`.
-        table: How a table is read: ``TableOptions(header=False)``.
+        table: How to read a table: ``TableOptions(header=False)``.
 
     Returns:
         The published manifest.
 
     Raises:
         UsageError: An option is wrong, or the dataset can not be appended to.
-        SchemaConflict: A feature has another type than in the dataset, or its numbers stand for
-            other classes. Nothing is published.
-        DataError: The input is at fault, or a record of the dataset damaged; likewise.
-        RunError: The work could not be done; likewise.
+        SchemaConflict: A feature has another type or other class names than in the dataset.
+            Nothing is published.
+        DataError: The input is wrong, or a record of the dataset is damaged. Nothing is published.
+        RunError: The run failed. Nothing is published.
     """
     declared = declare(schema)
     options = DatasetOptions(
@@ -608,17 +607,17 @@ def append_dataset(
     Args:
         open_items: Opens the source.
         path: The dataset.
-        options: Map, filter, limit and fixed types.
-        run_options: What changes no byte.
-        progress: Told now and then how far it has come.
-        notices: Says what a person should know.
+        options: Map, filter, limit and declared types.
+        run_options: How to run; changes no byte.
+        progress: Called now and then with the work done.
+        notices: Reports notes and warnings to the user.
     """
     notices = notices or Notices()
     was_committed = _finish_publication(path)
     output = output_to_append_to(path)
     run_dir = os.path.join(output.directory, partial_dir(output.name))
     run_options = replace(run_options, log_dir=check_log_dir(run_options.log_dir, [run_dir]))
-    # The dataset is replaced, but only by one that has all of its items.
+    # A resumed append is found below; the dataset is replaced by one that has all of its items.
     replacing = replace(run_options, overwrite=True, resume=False, retry_errors=False)
     with (
         ExitStack() as held,
@@ -627,55 +626,55 @@ def append_dataset(
     ):
         if not (run_options.resume or run_options.overwrite) and run.is_resumable:
             raise OutputExists(
-                f"an unfinished run of {run.name!r} is there",
+                f"{run.name!r} has an unfinished run",
                 path=run.path,
-                hint="--resume goes on with it; --overwrite discards it and begins again",
+                hint="--resume resumes it; --overwrite discards it and begins again",
             )
         source = open_items()
         if isinstance(source, ClosingSource):
             held.callback(source.close)
-        appending = Appending.of(source, path, output, options, run)
-        for note in appending.new.source.notes:
+        plan = AppendPlan.of(source, path, output, options, run)
+        for note in plan.new.source.notes:
             notices.note(note)
-        _warn(warnings_of(appending.new.source), appending.manifest, run_options, notices)
+        _warn(warnings_of(plan.new.source), plan.manifest, run_options, notices)
         resume = run_options.resume and run.is_resumable
         if (run_options.resume or was_committed) and not resume:
-            done = appending.job_before()
-            if done is not None:
-                resume_finished(done, run, appending.manifest, run_options, notices.info)
+            finished_job = plan.finished_job()
+            if finished_job is not None:
+                resume_finished(finished_job, run, plan.manifest, run_options, notices.info)
                 notices.info(f"nothing to do: these items are the last of {run.name!r} already")
                 run.discard()
-                return appending.manifest
-        known = appending.check(run_options)
-        job = appending.job(BaseFacts.of(appending.manifest))
+                return plan.manifest
+        known = plan.check(run_options)
+        job = plan.job(BaseFacts.of(plan.manifest))
         check_source(job.source, job.options, output)
         if resume:
-            kept = go_on(job, run, run_facts(job), run_options, notices.info)
+            state = go_on(job, run, run_facts(job), run_options, notices.info)
         else:
-            kept = appending.begin(job, known, run)
-        ErrorBudget(run_options, kept).check()
+            state = plan.begin(job, known, run)
+        ErrorBudget(run_options, state).check()
         try:
-            outcome = engine(job, run, kept, progress, notices.info)
+            result = engine(job, run, state, progress, notices.info)
         except SchemaConflict as error:
             error.message = error.message.replace("in the plan", "in the dataset")
             raise
-        _warn(outcome.warnings, appending.manifest, run_options, notices)
+        _warn(result.warnings, plan.manifest, run_options, notices)
         return publish_result(
             run,
-            known.of(outcome),
+            known.of(result),
             output,
             job=job.digest(),
             source=job.source_json(),
             order=job.order_json(),
             packing=job.packing,
-            dali=run_options.dali_index or has_dali(run, appending.manifest),
+            dali=run_options.dali_index or has_dali(run, plan.manifest),
         )
 
 
 def _warn(
     warnings: Iterable[DataWarning], before: Manifest, run_options: RunOptions, notices: Notices
 ) -> None:
-    """Warn of what the new items have; the dataset's own warnings were given when it was written.
+    """Report the warnings of the new items; those of the old ones were reported before.
 
     Raises:
         FeatureError: There is such a warning, with ``strict``.
@@ -697,16 +696,16 @@ def output_to_append_to(path: str) -> Output:
     """
     if is_url(path):
         raise OptionError(
-            f"{path!r} is a URL, and datasets are written on a local file system",
-            hint="append to a local copy, and copy that: the manifest last",
+            f"{path!r} is a URL, and append needs a local file system",
+            hint="append to a local copy, then upload it, the manifest last",
         )
     found = find_one(path)
     manifest = found.manifest
     if manifest is None or not found.is_complete:
         raise OptionError(
-            "only a whole dataset with a manifest can be appended to",
+            "only a complete dataset with a manifest can be appended to",
             path=path,
-            hint="`shardwriter reshard` makes one of any TFRecord files",
+            hint="`shardwriter reshard` writes one from any TFRecord files",
         )
     compression = manifest.compression["type"]
     pattern = manifest.pattern
@@ -721,13 +720,13 @@ def output_to_append_to(path: str) -> Output:
 
 
 def _finish_publication(path: str) -> bool:
-    """Finish what was committed of a dataset; tell whether there was something."""
+    """Finish an interrupted publication of a dataset; return whether there was one."""
     if is_url(path):
         return False
     directory, base = os.path.split(path)
     names = [dataset_name(base.removesuffix(".manifest.json").partition("@")[0])]
     if os.path.isdir(path):
-        directory, names = path, _committed_in(path)
+        directory, names = path, _names_of_runs(path)
     was_committed = False
     for name in names:
         if os.path.exists(os.path.join(directory, partial_dir(name), COMMIT)):
@@ -738,9 +737,11 @@ def _finish_publication(path: str) -> bool:
     return was_committed
 
 
-def _committed_in(directory: str) -> list[str]:
-    """Return the datasets of a folder whose publication was begun."""
-    begin, end = partial_dir("\0").split("\0")
-    found = [entry for entry in os.listdir(directory) if entry.startswith(begin)]
-    names = [entry[len(begin) : len(entry) - len(end)] for entry in found if entry.endswith(end)]
+def _names_of_runs(directory: str) -> list[str]:
+    """Return the names of datasets of a folder that have a run directory."""
+    prefix, suffix = partial_dir("\0").split("\0")
+    found = [entry for entry in os.listdir(directory) if entry.startswith(prefix)]
+    names = [
+        entry[len(prefix) : len(entry) - len(suffix)] for entry in found if entry.endswith(suffix)
+    ]
     return [name for name in names if name]

@@ -1,7 +1,14 @@
-"""From items to record bytes: load -> map -> encode, and what is learnt on the way.
+"""From items to record bytes: load -> map -> encode, with statistics of the records.
 
-Every engine runs this code, and nothing in it knows which one. It gathers the schema and the label
-counts of the records that it made.
+::
+
+    ItemEncoder    item -> load -> decode (finished records) -> resize images -> map -> features
+    RecordEncoder  features -> validate against the schema -> record bytes, schema, label counts
+
+Tables without a map or declared types skip this path: their columns are encoded in blocks. Every
+engine runs this code, and nothing in it depends on the engine.
+
+A number that its float type does not hold exactly gives a warning, or an error with ``strict``.
 """
 
 from __future__ import annotations
@@ -73,20 +80,22 @@ from shardwriter.writing.selection import Load, read_ahead
 from shardwriter.writing.stages import Stopwatch
 from shardwriter.writing.worker import CURRENT, Worker
 
-# The warning that a number is stored as another one, as a float type does not hold it.
+PRECISION_CODE: Final = "float-precision"
+"""The code of the warning that a float type does not hold a number exactly."""
 
-CODE: Final = "float-precision"
+DEFAULT_LABEL: Final = "image/class/label"
+_TFDS_LABEL: Final = "label"
 
 _NO_NUMBERS: Final = (str, bytes, bytearray, memoryview, RawArray, EncodedImage, Unset, type(None))
 
 
 def lost_number(value: Any, *, is_planned: bool, dtype: str = "float32") -> float | int | None:
-    """Return the first number in a value that float32 does not hold.
+    """Return the first number in a feature's value that ``dtype`` does not hold; None for none.
 
     Args:
-        value: Of a feature, as it was given.
-        is_planned: Whether a plan says that integers are floats here.
-        dtype: What it is stored as.
+        value: The value as the source or the map gave it.
+        is_planned: Whether a plan stores integers of this feature as floats.
+        dtype: The float type that is stored.
     """
     if isinstance(value, Steps):
         numbers = (lost_number(step, is_planned=False) for step in value.steps)
@@ -96,20 +105,20 @@ def lost_number(value: Any, *, is_planned: bool, dtype: str = "float32") -> floa
         leaf = leaf[0]
     if isinstance(leaf, _NO_NUMBERS) or (isinstance(leaf, int) and not is_planned):
         return None
-    # numpy would make floats of integers that stand beside floats, or beside larger ones.
+    # Not a numeric array: numpy converts integers to floats if they are beside floats or large.
     array = np.array(value, object) if isinstance(value, list | tuple) else np.asarray(value)
     if array.dtype.kind not in ("fiuO" if is_planned else "fO"):
         return None
-    place = first_inexact(array, dtype)
-    if place is None:
+    position = first_inexact(array, dtype)
+    if position is None:
         return None
-    number = array.reshape(-1)[place]
+    number = array.reshape(-1)[position]
     is_whole = isinstance(number, int | np.integer)
     return int(number) if is_whole else float(number)  # float: longdouble too
 
 
 def lost_in_column(column: Column) -> tuple[int, float | int] | None:
-    """Return the first row of a planned column of floats that has a lost number, and that."""
+    """Return (row, number) of the first number that float32 does not hold; None for none."""
     values, unset = column
     for row, value in enumerate(values):
         if unset is None or not unset[row]:
@@ -127,18 +136,18 @@ def precision_warning(
     dtype: str = "float32",
     can_declare: bool = True,
 ) -> DataWarning:
-    """Return the warning that a number is stored as another one.
+    """Return the warning that a number is rounded when it is stored.
 
     Args:
-        feature: Its name.
-        index: Of the item.
-        number: As it is given.
-        dtype: What it is stored as.
+        feature: The name of the feature.
+        index: The index of the item.
+        number: The number as given.
+        dtype: The float type that is stored.
         can_declare: Whether a schema can give the feature another type.
     """
     stored = _stored_as(number, dtype)
     return DataWarning(
-        CODE,
+        PRECISION_CODE,
         f"feature {feature!r}: {number!r} (item {index:,}) is stored as {stored!r}: "
         f"{_limit_of(dtype)}",
         hint=_hint_for(feature, number, can_declare=can_declare),
@@ -152,14 +161,7 @@ def precision_warning(
 def precision_error(
     feature: str, number: float | int, *, dtype: str = "float32", can_declare: bool = True
 ) -> FeatureError:
-    """Return the error that the warning is with ``strict``; where it is, whoever has the item says.
-
-    Args:
-        feature: Its name.
-        number: As it is given.
-        dtype: What it would be stored as.
-        can_declare: Whether a schema can give the feature another type.
-    """
+    """Return that warning as the error of ``strict``; the caller adds the item's index and key."""
     return FeatureError(
         f"{number!r} would be stored as {_stored_as(number, dtype)!r}: {_limit_of(dtype)}",
         feature=feature,
@@ -189,24 +191,19 @@ def _hint_for(feature: str, number: float | int, *, can_declare: bool) -> str:
             f"--schema {feature}=float64 keeps every digit (8 bytes a value); int64 suits whole "
             "numbers"
         )
-    return "give sw.raw(array) in place of it: its bytes keep every digit; int suits whole numbers"
-
-
-# From features to record bytes: encoding, and what is learnt of the records on the way.
-
-DEFAULT_LABEL: Final = "image/class/label"
+    return "give sw.raw(array) instead: its bytes keep every digit; int suits whole numbers"
 
 
 class RecordEncoder:
-    """Turns features into record bytes, and keeps the schema and the label counts.
+    """Turns features into record bytes, and gathers schema, label counts and warnings.
 
     Args:
         num_shards: N, for label counts per shard.
         plan: Types fixed before record 0.
         vocabularies: Names of the values of integer features.
         label: The feature whose values are counted; None for ``image/class/label``.
-        binder: Holds values to what a person declared; None where nothing was.
-        strict: Whether a warning about an item is its error.
+        validator: Checks values against the declared types; None if nothing was declared.
+        strict: Whether a warning about an item is an error.
     """
 
     def __init__(
@@ -215,13 +212,13 @@ class RecordEncoder:
         plan: Mapping[str, FeatureType] | None = None,
         vocabularies: Mapping[str, list[str]] | None = None,
         label: str | None = None,
-        binder: Validator | None = None,
+        validator: Validator | None = None,
         *,
         strict: bool = False,
     ) -> None:
         self.schema = Schema(plan, vocabularies)
-        self._binder = binder or None
-        self._prepares = True
+        self._validator = validator or None
+        self._prepares = True  # whether `_prepared` has something to do for the next record
         self.labels = LabelCounts(label or DEFAULT_LABEL, num_shards)
         self._kinds = self.schema.kinds or None
         self._float_plan = frozenset(n for n, kind in self.schema.kinds.items() if kind == "float")
@@ -229,35 +226,35 @@ class RecordEncoder:
         self._counted: CountedItems | None = None
         self.warnings = DataWarnings()
         self._strict = strict
-        self._has_lost = False  # whether a number was lost in an item of a mapping before
+        self._has_lost = False  # whether an earlier item had a number that was rounded
 
     @property
     def stats(self) -> RecordStats:
-        """What was learnt so far; it goes on growing."""
+        """The statistics of the records so far; later records change this object."""
         return RecordStats(self.schema.features, self.labels, self.warnings)
 
-    def expect(self, learnt: RecordStats, counted: CountedItems) -> None:
-        """Go on behind others.
+    def resume(self, stats: RecordStats, counted: CountedItems) -> None:
+        """Start from the types of an earlier attempt.
 
         Args:
-            learnt: What is known of other records: their types bind those that come now.
+            stats: Statistics of earlier records; their types apply to later records.
             counted: Items whose records are counted there; they are not counted again.
         """
-        self.schema.merge(types_of(learnt.features))
+        self.schema.merge(types_of(stats.features))
         self._counted = counted
 
     def encode(self, item_index: int, features: Any) -> bytes:
-        """Encode one item.
+        """Return the record of one item.
 
         Args:
-            item_index: Its index in source order.
+            item_index: The item's index.
             features: A mapping of features; a SequenceExample; or bytes, which are a finished
                 record.
 
         Raises:
             FeatureError: A value, or the item itself, can not be encoded.
             CallableError: The mapping raised when it was read.
-            SchemaConflict: A feature's type does not go with that of an earlier item.
+            SchemaConflict: A feature's type does not join that of an earlier item.
             RecordTooLarge: The record has 2 GiB or more.
         """
         if isinstance(features, bytes):
@@ -276,7 +273,7 @@ class RecordEncoder:
         given = features
         if self._prepares:
             features = self._prepared(item_index, features)
-        # Which features lose digits is asked for once that has happened: most data never does.
+        # Most data is stored exactly, so features are listed only after a number was rounded.
         lost: list[str] | None = [] if self._has_lost else None
         payload = encode_example(features, self._kinds, lost)
         if len(payload) > MAX_PAYLOAD_BYTES:
@@ -286,8 +283,8 @@ class RecordEncoder:
         if lost is None and PRECISION.has_lost:
             PRECISION.has_lost = False
             lost = list(features)
-        if self._binder is not None and self._binder.lost:
-            lost = [*(lost or ()), *self._binder.lost]
+        if self._validator is not None and self._validator.lost:
+            lost = [*(lost or ()), *self._validator.lost]
         warnings = self._warnings_of(item_index, given, lost) if lost else None
         self.schema.observe(item_index, features)
         if warnings:
@@ -300,21 +297,21 @@ class RecordEncoder:
     def _warnings_of(
         self, item_index: int, features: Mapping[str, Any], names: Iterable[str]
     ) -> list[DataWarning]:
-        """Return a warning for each of these features that has a number its type does not hold.
+        """Return a warning for each of some features that has a number its type does not hold.
 
         Args:
-            item_index: Of the item.
-            features: As they are given: what was declared may have changed them since.
-            names: Of the features.
+            item_index: The index of the item.
+            features: The features as given, before the declared types changed them.
+            names: The features to check.
 
         Raises:
-            FeatureError: There is one, with ``strict``.
+            FeatureError: There is a warning, with ``strict``.
         """
         found = []
-        declared = {} if self._binder is None else self._binder.float_dtypes
+        declared = {} if self._validator is None else self._validator.float_dtypes
         for name in names:
             if name in features and not self.warnings.has_before(
-                CODE, display_name(name), item_index
+                PRECISION_CODE, display_name(name), item_index
             ):
                 number = lost_number(
                     features[name],
@@ -327,22 +324,26 @@ class RecordEncoder:
 
     def _warning_of(self, key: str, item_index: int, number: float) -> DataWarning:
         name, can_declare = display_name(key), not is_sequence_key(key)
-        dtype = "float32" if self._binder is None else self._binder.float_dtypes.get(key, "float32")
+        dtype = (
+            "float32"
+            if self._validator is None
+            else self._validator.float_dtypes.get(key, "float32")
+        )
         if self._strict:
             raise precision_error(name, number, dtype=dtype, can_declare=can_declare)
         return precision_warning(name, item_index, number, dtype=dtype, can_declare=can_declare)
 
     def _prepared(self, item_index: int, features: dict[str, Any]) -> dict[str, Any]:
-        """Do what most records need not: those behind the first one, with nothing declared."""
+        """Return validated features; without declared types only record 0 comes here."""
         self.schema.claim(item_index, of_sequences=False)
-        self._prepares = self._binder is not None
-        return features if self._binder is None else self._binder.bind(features)
+        self._prepares = self._validator is not None
+        return features if self._validator is None else self._validator.bind(features)
 
     def _encode_sequence(self, item_index: int, example: SequenceExample) -> bytes:
         if self.schema.plan:
             raise FeatureError(
-                "the item is a SequenceExample, and the schema is that of Examples",
-                hint="leave the schema off, and give the values their types in a map",
+                "the item is a SequenceExample, and the schema is of Examples",
+                hint="leave the schema off, and convert the values in a map",
             )
         payload = encode_sequence_example(example)
         if len(payload) > MAX_PAYLOAD_BYTES:
@@ -368,23 +369,23 @@ class RecordEncoder:
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether `encode_block` gives what `encode` does: where nothing was declared."""
-        return self._binder is None
+        """Whether `encode_block` gives the same records as `encode`: nothing is declared."""
+        return self._validator is None
 
-    def merge(self, learnt: RecordStats) -> None:
-        """Add what another encoder has learnt from other items of the same dataset.
+    def merge(self, stats: RecordStats) -> None:
+        """Add the statistics of other items of the same dataset.
 
         Raises:
-            SchemaConflict: A feature has types that do not go together.
+            SchemaConflict: A feature has types that do not join.
         """
-        self.schema.merge(learnt.features)
-        self.labels.merge(learnt.labels)
-        self.warnings.merge(learnt.warnings)
+        self.schema.merge(stats.features)
+        self.labels.merge(stats.labels)
+        self.warnings.merge(stats.warnings)
 
     def encode_block(self, indices: Sequence[int], columns: Mapping[str, Column]) -> list[bytes]:
-        """Encode many items of planned features at once."""
+        """Return the records of many items of planned features."""
         lost: list[str] = []
-        # No column says how many rows there are.
+        # Without columns the number of rows is that of the indices.
         payloads = encode_columns(columns, self._kinds, lost) if columns else [b""] * len(indices)
         if self._counted is not None and indices[0] < self._counted.last:
             new = [row for row, index in enumerate(indices) if index not in self._counted]
@@ -398,7 +399,7 @@ class RecordEncoder:
         self, indices: Sequence[int], columns: Mapping[str, Column], lost: Sequence[str]
     ) -> None:
         for name in lost:
-            if not self.warnings.has_before(CODE, name, indices[0]):
+            if not self.warnings.has_before(PRECISION_CODE, name, indices[0]):
                 found = lost_in_column(columns[name])
                 if found is not None:
                     row, number = found
@@ -419,9 +420,9 @@ def _no_mapping(item: Any) -> FeatureError:
     is_sequence = isinstance(item, (tuple, list))
     return FeatureError(
         f"the item is of type {type(item).__name__}, not a mapping of features",
-        hint="name its parts: --names image,label; or make a mapping of it in a map"
+        hint="name its parts: --names image,label; or return a mapping from a map"
         if is_sequence
-        else 'turn it into one with a map, as in lambda item: {"x": item}',
+        else 'return one from a map, as in lambda item: {"x": item}',
     )
 
 
@@ -434,26 +435,26 @@ def record_encoder(
     *,
     strict: bool = False,
 ) -> RecordEncoder:
-    """Return an encoder whose records are held to what was declared.
+    """Return an encoder that validates records against a declared schema.
 
     Args:
         num_shards: N, for label counts per shard.
-        declared: What a person declared.
+        declared: The types and class names that the user declared.
         label: The feature whose values are counted; None for ``image/class/label``.
-        plan: What the source has planned.
+        plan: The types that the source planned.
         vocabularies: The source's names of the values of integer features.
-        strict: Whether a warning about an item is its error.
+        strict: Whether a warning about an item is an error.
     """
     plan, known = plan or {}, vocabularies or {}
-    # What a source gives as it was declared need not be looked at again.
-    bound = {n: t for n, t in declared.types.items() if needs_validation(t) and plan.get(n) != t}
+    # A source that planned the declared type gives values of that type.
+    checked = {n: t for n, t in declared.types.items() if needs_validation(t) and plan.get(n) != t}
     words = {n: v for n, v in declared.vocabularies.items() if known.get(n) != v}
     return RecordEncoder(
         num_shards,
-        {**declared.types, **plan, **bound, **shape_features(bound)},
+        {**declared.types, **plan, **checked, **shape_features(checked)},
         {**known, **declared.vocabularies},
         label,
-        Validator(bound, {name: len(names) for name, names in words.items()}),
+        Validator(checked, {name: len(names) for name, names in words.items()}),
         strict=strict,
     )
 
@@ -469,8 +470,8 @@ def _select(columns: Mapping[str, Column], rows: Sequence[int]) -> dict[str, Col
     """Return some rows of columns."""
     selected = {}
     for name, (values, unset) in columns.items():
-        some = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
-        selected[name] = Column(some, None if unset is None else unset[rows])
+        chosen = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+        selected[name] = Column(chosen, None if unset is None else unset[rows])
     return selected
 
 
@@ -479,7 +480,7 @@ def _count_none(values: Sequence[Any]) -> int:
 
 
 def _read(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a mapping once: it may decode a value each time that it is asked for one."""
+    """Return a mapping as a dict, read once: each access may decode the value again."""
     try:
         return dict(features)
     except Exception as error:
@@ -487,40 +488,33 @@ def _read(features: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def raised_phrase(what: str, error: BaseException) -> str:
-    """Say that the user's code raised an error."""
+    """Return the phrase that the user's code raised an error."""
     try:
         text = reason(error)
-    except Exception:  # noqa: BLE001 - of the user's own making
+    except Exception:  # noqa: BLE001 - the exception's own __str__ failed
         text = ""
     return f"{what} raised {type(error).__name__}" + (f": {text}" if text else "")
 
 
-TFDS_LABEL: Final = "label"
-
-
-def _usual_label(options: DatasetOptions) -> str | None:
-    return None if options.tfds is None else TFDS_LABEL
-
-
 ItemResult = bytes | None | DataError
-"""What became of an item: its record, nothing as the map skipped it, or an error that is skipped"""
+"""The record of an item, None if the map returned SKIP, or an error that is skipped."""
 
 
 class ItemEncoder:
     """Loads, maps and encodes the items of a source.
 
     Args:
-        source: Where they come from.
-        options: The map, the label, and fixed types.
+        source: The source of the items.
+        options: The map, the label, and the declared types.
         num_shards: N.
-        worker: Who does it; told to the user's code, and kept at the item at hand.
-        watch: Told of the time that every stage takes.
-        skip_errors: Whether an item's error is handed out in place of its record.
-        strict: Whether a warning about an item is its error.
+        worker: The worker that the user's code sees; its slot has the current item.
+        timer: Measures the time of each stage.
+        skip_errors: Whether an item's error is returned instead of its record, or raised.
+        strict: Whether a warning about an item is an error.
 
     Attributes:
-        counted_to: Records of the items in front of this one are counted in what was learnt.
-        finished_record: Returns the record of an item that has one already; None for items to make.
+        counted_to: The statistics include the records of items before this index.
+        finished_record: Returns the record of an item that is written already, or None.
     """
 
     finished_record: Callable[[int], bytes | None] | None = None
@@ -531,7 +525,7 @@ class ItemEncoder:
         options: DatasetOptions,
         num_shards: int,
         worker: Worker | None = None,
-        watch: Stopwatch | None = None,
+        timer: Stopwatch | None = None,
         *,
         skip_errors: bool = False,
         strict: bool = False,
@@ -543,26 +537,26 @@ class ItemEncoder:
         self._edit = image_editor(source, options)
         self._names = options.names
         self.worker = worker or Worker(0, 1, num_shards, range(num_shards))
-        self._watch = watch or Stopwatch()
-        # What a map returns is not what the source planned. A source that takes fixed types has
-        # them in its plan already, but for what only a record's values are held to.
-        plan = {} if options.map else source.plan
-        words = {} if options.map else source.vocabularies
+        self._timer = timer or Stopwatch()
+        # After a map the source's plan does not apply. A source that takes declared types has them
+        # in its plan already, except those that only a record's values can be checked against.
+        is_mapped = options.map is not None
+        default_label = None if options.tfds is None else _TFDS_LABEL
         self.encoder = record_encoder(
             num_shards,
             DeclaredSchema(options.schema, options.vocabularies),
-            options.label or (source.label if not options.map else None) or _usual_label(options),
-            plan,
-            words,
+            options.label or (None if is_mapped else source.label) or default_label,
+            {} if is_mapped else source.plan,
+            {} if is_mapped else source.vocabularies,
             strict=strict,
         )
 
     def clear_current_item(self) -> None:
-        """Note that no item is at hand: what comes now is nobody's fault."""
+        """Forget the current item, so later errors are not attributed to it."""
         self.worker.slot[0] = -1
 
     def records(self, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, ItemResult]]:
-        """Yield what becomes of every item.
+        """Yield (index, result) of every item.
 
         Args:
             items: Index and descriptor of each item, in order of index.
@@ -570,34 +564,36 @@ class ItemEncoder:
         Raises:
             ShardwriterError: With the item's index and key.
         """
-        is_kept = self._map is None and self._edit is None
-        takes_blocks = is_kept and self.encoder.takes_blocks and self.finished_record is None
+        is_unchanged = self._map is None and self._edit is None
+        takes_blocks = is_unchanged and self.encoder.takes_blocks and self.finished_record is None
         if takes_blocks and isinstance(self._source, ColumnSource):
             yield from self._in_blocks(self._source, iter(items))
             return
-        watch = self._watch
+        timer = self._timer
         load: Load = self._source.load
         if isinstance(self._source, FileSource):
             ready: Iterable[tuple[int, Item, Load]] = read_ahead(self._source, load, items)
         else:
             ready = ((item_index, item, load) for item_index, item in items)
         for item_index, item, load in ready:
-            timed = watch.start()
+            is_timed = timer.start()
             try:
-                made: ItemResult = self.record(item_index, item, load, watch if timed else None)
+                result: ItemResult = self.record(
+                    item_index, item, load, timer if is_timed else None
+                )
             except DataError as error:
-                made = self._skipped(error)
+                result = self._skipped(error)
             self.counted_to = item_index + 1
-            yield item_index, made
-            if timed:
-                watch.lap("write")
-                watch.stop()
+            yield item_index, result
+            if is_timed:
+                timer.lap("write")
+                timer.stop()
 
     def _skipped(self, error: DataError) -> DataError:
-        """Return an error that is skipped; raise one that is not."""
-        # These are about the whole: which item meets them depends on who came first.
-        of_the_whole = isinstance(error, (SchemaConflict, SourceChanged, ManifestError))
-        if of_the_whole or not self._skip_errors:
+        """Return an error that may be skipped; raise any other."""
+        # These concern the whole dataset; the item that raises them is arbitrary.
+        is_of_dataset = isinstance(error, (SchemaConflict, SourceChanged, ManifestError))
+        if is_of_dataset or not self._skip_errors:
             raise error
         return error
 
@@ -606,9 +602,9 @@ class ItemEncoder:
         item_index: int,
         item: Item,
         load: Load | None = None,
-        watch: Stopwatch | None = None,
+        timer: Stopwatch | None = None,
     ) -> bytes | None:
-        """Return the record of one item, or None where the map skipped it."""
+        """Return the record of one item; None if the map returned SKIP."""
         self.worker.slot[0] = item_index
         if self.finished_record is not None:
             record = self.finished_record(item_index)
@@ -617,18 +613,18 @@ class ItemEncoder:
         token = CURRENT.set(self.worker)
         try:
             features = self._load(load or self._source.load, item)
-            if watch is not None:
-                watch.lap("read")
+            if timer is not None:
+                timer.lap("read")
             if isinstance(self._source, RecordSource) and self._map is not None:
                 features = self._source.decode(features)
             if self._edit is not None:
                 features = self._edit(features)
-                if watch is not None:
-                    watch.lap("encode")
+                if timer is not None:
+                    timer.lap("encode")
             if self._map is not None:
                 features = apply_map(self._map, features)
-                if watch is not None:
-                    watch.lap("map")
+                if timer is not None:
+                    timer.lap("map")
             if features is SKIP:
                 return None
             record = self.encoder.encode(item_index, features)
@@ -639,8 +635,8 @@ class ItemEncoder:
             raise self._located(raised, item_index, item) from error
         finally:
             CURRENT.reset(token)
-        if watch is not None:
-            watch.lap("encode")
+        if timer is not None:
+            timer.lap("encode")
         return record
 
     def _located(self, error: ShardwriterError, item_index: int, item: Item) -> ShardwriterError:
@@ -658,27 +654,27 @@ class ItemEncoder:
     def _in_blocks(
         self, source: ColumnSource, items: Iterator[tuple[int, Item]]
     ) -> Iterator[tuple[int, ItemResult]]:
-        watch = self._watch
+        timer = self._timer
         while block := list(islice(items, source.block_items)):
-            watch.start_block()
+            timer.start_block()
             indices, descriptors = zip(*block, strict=True)
             self.worker.slot[0] = indices[0]
             try:
                 columns = source.load_columns(descriptors)
-                watch.lap("read")
+                timer.lap("read")
                 payloads = self.encoder.encode_block(indices, columns)
-                watch.lap("encode")
+                timer.lap("encode")
             except Exception as error:
-                # Which row it was is found by going through them one by one.
+                # Encode the rows one by one to find those that are wrong.
                 num_errors = 0
                 for item_index, item in block:
                     try:
-                        row: ItemResult = self.record(item_index, item)
-                    except DataError as bad:
-                        row = self._skipped(bad)
+                        result: ItemResult = self.record(item_index, item)
+                    except DataError as row_error:
+                        result = self._skipped(row_error)
                         num_errors += 1
                     self.counted_to = item_index + 1
-                    yield item_index, row
+                    yield item_index, result
                 if num_errors:
                     continue
                 if isinstance(error, ShardwriterError):
@@ -686,15 +682,16 @@ class ItemEncoder:
                 raise
             self.counted_to = indices[-1] + 1
             yield from zip(indices, payloads, strict=True)
-            watch.lap("write")
-            watch.stop()
+            timer.lap("write")
+            timer.stop()
 
 
 def apply_map(function: Callable[[Any], Any], features: Any) -> Any:
-    """Return what a map makes of an item's features.
+    """Return the result of a map for an item's features.
 
     Raises:
-        ShardwriterError: Of the map's own, or what it raises, or returns, is none.
+        CallableError: The map raised; a ShardwriterError that it raises passes through.
+        FeatureError: The map returned None.
     """
     try:
         mapped = function(features)

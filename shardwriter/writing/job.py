@@ -98,7 +98,7 @@ class Job:
             items.finished_record = state.finished_records.record
         if state.stats is not None:
             stats = RecordStats.from_state(state.stats, self.num_shards)
-            items.encoder.expect(stats, state.counted)
+            items.encoder.resume(stats, state.counted)
         return items
 
     def record_encoder(self) -> RecordEncoder:
@@ -142,7 +142,7 @@ class Job:
             return 0
         if source.num_frames == source.num_items:
             return self.num_items or 0
-        return source.num_frames if self.selection.is_untouched else 0
+        return source.num_frames if self.selection.is_identity else 0
 
     def items_of(
         self, shards: Sequence[int], state: ResumeState, first: int = 0

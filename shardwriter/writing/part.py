@@ -230,7 +230,7 @@ class PartWriter:
         moving = FrameCopy(growing.files, self._num_shards)
         most = _FIRST_MOVED  # about as many as come at once; few where records are damaged
         for indices in job.indices_of(shards, self._kept, 0, stop):
-            places = selection.source_places(indices)
+            places = selection.source_positions(indices)
             at = 0
             while at < len(indices):
                 watch.start_block()

@@ -1,4 +1,8 @@
-"""Plan: refusing early what can not work, and saying what a write would make."""
+"""Planning a write: refuse early what can not work, choose N, report what would be written.
+
+A sample of at most 64 items is encoded for the size of records and their features; it decides the
+number of shards for ``@auto``, and is the report of ``--dry-run``.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,12 @@ from shardwriter.writing.publication import existing_files
 from shardwriter.writing.selection import Selection
 from shardwriter.writing.tfds import check_folder, check_planned, tfds_feature
 
-# A few items as records, and what they say of all: sizes, features, a good number of shards.
-
 _SAMPLE_ITEMS: Final = 64
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a few items, spread over the source, look like as records."""
+    """The size and the features of the records of some items, spread over the source."""
 
     num_records: int
     mean_frame_bytes: float
@@ -38,14 +40,14 @@ class Sample:
 
 
 def sample_records(selection: Selection, *, skip_errors: bool = False) -> Sample:
-    """Encode up to 64 items at floor(k * T / 64); of a stream the first 64.
+    """Return a sample of up to 64 items at floor(k * T / 64); of a stream the first 64.
 
     Args:
         selection: The items.
-        skip_errors: Whether those that give an error are left out.
+        skip_errors: Whether items that give an error are left out.
 
     Raises:
-        DataError: As a write of these items would.
+        DataError: A sampled item can not be encoded.
     """
     num_items = selection.num_items
     if num_items is not None and selection.random_access:
@@ -54,8 +56,8 @@ def sample_records(selection: Selection, *, skip_errors: bool = False) -> Sample
     else:
         items = enumerate(islice(selection.items(), _SAMPLE_ITEMS))
     encoder = ItemEncoder(selection.source, selection.options, 1, skip_errors=skip_errors)
-    made = (record for _, record in encoder.records(items))
-    sizes = [len(record) + FRAME_BYTES for record in made if isinstance(record, bytes)]
+    results = (result for _, result in encoder.records(items))
+    sizes = [len(result) + FRAME_BYTES for result in results if isinstance(result, bytes)]
     mean = sum(sizes) / len(sizes) if sizes else 0.0
     schema = encoder.encoder.schema.to_json()
     lists = {list_spelling(n): entry for n, entry in schema.get("feature_lists", {}).items()}
@@ -65,13 +67,13 @@ def sample_records(selection: Selection, *, skip_errors: bool = False) -> Sample
 
 
 def choose_num_shards(selection: Selection, output: Output, *, skip_errors: bool = False) -> int:
-    """Return N: what OUT says, or for ``@auto`` a good number for this data.
+    """Return N: the number in OUT, or for ``@auto`` one that suits the data.
 
-    Shards of at most 200 MB, and a multiple of ``world * loader_workers`` so that every reader has
-    the same number of them, where there are enough items.
+    Shards then have at most 200 MB. If there are enough items, N is a multiple of
+    ``world * loader_workers``, so that every reader has the same number of shards.
 
     Raises:
-        OptionError: ``@auto`` for a source that does not know its length.
+        OptionError: ``@auto`` for a source of unknown length.
     """
     if output.num_shards is not None:
         return output.num_shards
@@ -79,7 +81,7 @@ def choose_num_shards(selection: Selection, output: Output, *, skip_errors: bool
     if num_items is None:
         raise OptionError(
             "the number of items is not known before the end, so N can not be chosen",
-            hint=f"say it: {output.name}@16, or --shards 16",
+            hint=f"give it: {output.name}@16, or --shards 16",
         )
     total_bytes = sample_records(selection, skip_errors=skip_errors).mean_frame_bytes * num_items
     readers = selection.options.world * selection.options.loader_workers
@@ -92,7 +94,7 @@ def plan(
     options: DatasetOptions,
     run_options: RunOptions | None = None,
 ) -> dict[str, Any]:
-    """Say what a write would make, from a sample of the items; writes nothing.
+    """Return what a write would write, as JSON, from a sample of the items; writes nothing.
 
     Raises:
         UsageError: The write would be refused.
@@ -108,7 +110,7 @@ def plan_selection(
     run_options: RunOptions | None = None,
     beside: Sequence[Output] = (),
 ) -> dict[str, Any]:
-    """Say the same of items that are selected already; ``beside``: see :func:`check_source`.
+    """Return the same for items that are selected already; ``beside``: see :func:`check_source`.
 
     Raises:
         UsageError: The write would be refused.
@@ -124,18 +126,20 @@ def plan_selection(
     num_items = selection.num_items
     skip_errors = run_options is not None and run_options.on_error == "skip"
     n = choose_num_shards(selection, output, skip_errors=skip_errors)
-    seen = sample_records(selection, skip_errors=skip_errors)
+    records = sample_records(selection, skip_errors=skip_errors)
     taken = existing_files(LocalStorage().list(output.directory), output.name, output.pattern(n))
     return {
         "compression": Packing.of(options.compression, options.deflate, n).to_json(),
-        "estimated_bytes": None if num_items is None else round(seen.mean_frame_bytes * num_items),
-        "features": seen.features,
+        "estimated_bytes": (
+            None if num_items is None else round(records.mean_frame_bytes * num_items)
+        ),
+        "features": records.features,
         "files": output.pattern(n).template,
         "format": source.kind,
         "num_items": num_items,
         "num_shards": n,
         "replaces": taken,
-        "sampled_items": seen.num_records,
+        "sampled_items": records.num_records,
         "schema": "shardwriter.plan/1",
         **tfds,
     }
@@ -144,23 +148,23 @@ def plan_selection(
 def check_source(
     source: Source, options: DatasetOptions, output: Output, beside: Sequence[Output] = ()
 ) -> None:
-    """Refuse early what can not work.
+    """Refuse a source that does not fit the options or the output, before anything is written.
 
     Args:
         source: The items.
-        options: What decides the bytes.
-        output: Where they go.
+        options: The options that decide the bytes.
+        output: The dataset to write.
         beside: The outputs of other splits of the same write.
 
     Raises:
-        OptionError: Says what.
+        OptionError: An option, a type or the output can not be used with this source.
     """
     if isinstance(source, RecordSource):
         _check_copy(source, options, output)
     if options.names is not None and source.kind != "python":
         raise OptionError(
-            f"--names: the items of a source of kind {source.kind} have names of their own",
-            hint="a map can rename features",
+            f"--names: the parts of items of a source of kind {source.kind} have names already",
+            hint="leave --names off; a map can rename features",
         )
     plan = {} if options.map else source.plan
     if options.label and plan and options.label not in plan:
@@ -171,20 +175,20 @@ def check_source(
     for name, wanted in options.schema.items():
         planned = plan.get(name)
         if planned is not None and wanted.encoding == "raw":
-            continue  # of the source's numbers
+            continue  # raw bytes of the source's numbers
         if planned is not None and planned.kind not in (None, wanted.kind):
             raise OptionError(
-                f"the schema says {wanted.kind} for {name!r}, and a source of kind {source.kind} "
+                f"the schema has {wanted.kind} for {name!r}, but the source of kind {source.kind} "
                 f"gives {planned.kind}",
-                hint="a map can change it",
+                hint="correct the schema, or convert the values in a map",
             )
     for name, words in options.vocabularies.items():
         known = None if options.map else source.vocabularies.get(name)
         if known is not None and words[: len(known)] != known:
             raise OptionError(
-                f"the schema's classes of {name!r} are {_some(words)}, and this source has "
-                f"{_some(known)}",
-                hint="a number would be another class; a map can give the numbers of the schema",
+                f"the schema's classes of {name!r} are {_first_words(words)}, and this source has "
+                f"{_first_words(known)}",
+                hint="a number would mean another class; a map can convert to the schema's numbers",
             )
     if options.images is not None:
         check_images(source, options)
@@ -193,7 +197,7 @@ def check_source(
         _check_tfds(source, options, output.directory, output.tfds, splits)
 
 
-def _some(words: list[str]) -> str:
+def _first_words(words: list[str]) -> str:
     return ", ".join(words[:8]) + ", ..." * (len(words) > 8)
 
 
@@ -207,8 +211,8 @@ def _check_tfds(
     is_copied = isinstance(source, RecordSource) and options.map is None
     if is_copied and isinstance(source, RecordSource) and not source.summaries:
         raise OptionError(
-            "--tfds: finished records are copied, and nothing tells what features they have",
-            hint="a map has them decoded; one that returns what it is given is enough",
+            "--tfds: finished records are copied, not decoded, and their features are unknown",
+            hint="add a map, which decodes them; one that returns its argument is enough",
         )
     found = {}
     if options.map is None:
@@ -216,9 +220,9 @@ def _check_tfds(
             words = source.vocabularies.get(name)
             summary = FeatureSummary(planned, present=1, vocabulary=words)
             feature, _ = tfds_feature(name, summary, 1, {})
-            # Whether an integer is a label is known only when its values are.
-            is_open = planned.kind == "int64" and planned.shape == () and words is None
-            if not is_open:
+            # An integer may be a label, which depends on its values.
+            may_be_label = planned.kind == "int64" and planned.shape == () and words is None
+            if not may_be_label:
                 found[name] = feature
     check_planned(LocalStorage(), directory, split, found, beside)
 
@@ -227,11 +231,11 @@ def _check_copy(source: RecordSource, options: DatasetOptions, output: Output) -
     if source.reads(output.directory, output.name):
         raise OptionError(
             f"the output {output.name!r} is the dataset that is read",
-            hint="write under another name, or into another folder",
+            hint="choose another name or folder for the output",
         )
     for option, value in (("--label", options.label), ("--schema", options.schema)):
         if value and options.map is None:
             raise OptionError(
-                f"{option}: finished records are copied, and nothing looks into them",
-                hint="a map has them decoded; one that returns what it is given is enough",
+                f"{option}: finished records are copied, not decoded",
+                hint="add a map, which decodes them; one that returns its argument is enough",
             )

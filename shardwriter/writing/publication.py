@@ -58,7 +58,7 @@ from shardwriter.writing.engine import WriteResult
 from shardwriter.writing.journal import Retry
 from shardwriter.writing.options import RunOptions
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.tfds import check_folder, joining, put_in, take_out
+from shardwriter.writing.tfds import adding_split, check_folder, publishing_split, remove_split
 
 COMMIT: Final = "commit.json"
 _DALI_MARK: Final = "dali"  # this run has .idx files to publish
@@ -224,7 +224,7 @@ def commit(
         if lines:
             run.write_synced(file_name, lines)
             run.write_synced(mark, b"")
-    with joining(run, manifest, beside):
+    with adding_split(run, manifest, beside):
         run.write_synced(COMMIT, manifest.dumps().encode("ascii"))
 
 
@@ -388,7 +388,7 @@ def roll_forward(run: RunDirectory) -> None:
     with_dali = storage.size(run.file(_DALI_MARK)) is not None
     storage.delete(final)
     storage.sync_directory(run.directory)
-    take_out(run, manifest)
+    remove_split(run, manifest)
 
     def publish_shard(shard: int) -> None:
         target = os.path.join(run.directory, pattern.shard_file(shard))
@@ -414,7 +414,7 @@ def roll_forward(run: RunDirectory) -> None:
     _publish(run, run.file("index"), target, manifest.index.file_bytes, manifest.index.crc32c)
     storage.sync_directory(run.directory)
     run.write_synced("manifest", text)
-    with put_in(run, manifest):
+    with publishing_split(run, manifest):
         storage.publish(run.file("manifest"), final)
         storage.sync_directory(run.directory)
     _clean_up(run, pattern)

@@ -1,7 +1,7 @@
-"""Pushing records yourself: one writer that deals, or the N writers of the well-known recipe.
+"""Writing records yourself: ``open_writer`` for one writer, or ``open_sharded_writers`` for N.
 
-Both write into a run directory and publish when the block ends well. An exception aborts: nothing
-is published, and nothing is left behind.
+Both write into a run directory and publish when the block ends without an error. After an exception
+nothing is published, and the run directory is deleted.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _ORDER = {"shuffle": None, "split": None}
 
 
 class DatasetWriter:
-    """Takes records one after the other and deals them to N shards. Made by :func:`open_writer`.
+    """Writes record i to shard i mod N. :func:`open_writer` returns one.
 
     Attributes:
-        num_items: Records so far.
+        num_items: Number of records so far.
         manifest: The published manifest; None before the block has ended.
     """
 
@@ -58,23 +58,23 @@ class DatasetWriter:
 
         Raises:
             DataError: The features can not be encoded; the record was not written.
-            StorageError: The disk said no; nothing of this writer will be published.
+            StorageError: The record could not be written; this writer will publish nothing.
         """
         try:
             record = self._encoder.encode(self.num_items, features)
         except ShardwriterError as error:
             raise error.locate(index=self.num_items) from error.__cause__
-        is_known = False  # whether the record is there or not
+        is_consistent = False  # whether the record is written completely or not at all
         try:
             files = self._shards.files
             files[self.num_items % len(files)].write(record)
             self.num_items += 1
-            is_known = True
+            is_consistent = True
         except RecordTooLarge as error:
-            is_known = True
+            is_consistent = True
             raise error.locate(index=self.num_items) from None
         finally:
-            self._failed = self._failed or not is_known
+            self._failed = self._failed or not is_consistent
 
 
 @contextmanager
@@ -91,11 +91,11 @@ def open_writer(
 
     Args:
         out: ``dir/name@16``.
-        num_shards: N, where ``out`` does not say it.
+        num_shards: N, if ``out`` does not have it.
         label: Feature whose values are counted in the manifest.
         schema: Types fixed before the first record, as `write` takes them.
-        compression: ``none``, ``gzip`` or ``zlib``; by default gzip where ``out`` ends in ``.gz``.
-        overwrite: Replace a dataset of this name once the new one is whole.
+        compression: ``none``, ``gzip`` or ``zlib``; by default gzip if ``out`` ends in ``.gz``.
+        overwrite: Replace a dataset of this name once the new one is complete.
 
     Raises:
         UsageError: ``out`` has no N, or exists.
@@ -108,22 +108,22 @@ def open_writer(
     assert output.num_shards is not None
     declared = declare(schema)
     with ExitStack() as stack:
-        begun = _begin(stack, output, overwrite=overwrite)
-        shards = _growing(stack, begun.run, output)
+        push_run = _begin(stack, output, overwrite=overwrite)
+        shards = _open_shards(stack, push_run.run, output)
         encoder = record_encoder(output.num_shards, declared, label)
         writer = DatasetWriter(shards, encoder)
         yield writer
         if writer._failed:
-            raise _not_whole(begun.run.path)
-        writer.manifest = begun.publish(shards, encoder, writer.num_items)
+            raise _incomplete(push_run.run.path)
+        writer.manifest = push_run.publish(shards, encoder, writer.num_items)
 
 
 def open_sharded_writers(
     exit_stack: Any, out: str | os.PathLike[str], *, overwrite: bool = False
 ) -> list[ShardFile]:
-    """Open N record writers that are published together when the stack unwinds.
+    """Open N record writers whose shards are published together when the stack unwinds.
 
-    The recipe that people know, made safe::
+    The well-known recipe of TensorFlow, with safe publication::
 
         with contextlib2.ExitStack() as stack:
             writers = open_sharded_writers(stack, "out/train@16")
@@ -133,20 +133,20 @@ def open_sharded_writers(
     Args:
         exit_stack: A ``contextlib`` or ``contextlib2`` ExitStack.
         out: ``dir/name@16``; ``dir/name@16.gz`` for gzip shards.
-        overwrite: Replace a dataset of this name once the new one is whole.
+        overwrite: Replace a dataset of this name once the new one is complete.
 
     Returns:
         N writers with ``write(bytes)`` and ``flush()``.
 
     Raises:
         UsageError: ``out`` has no N, or exists.
-        AssignmentError: When the stack unwinds, and record i did not go to shard i mod N.
-        StorageError: When the stack unwinds, and a write had failed before.
+        AssignmentError: When the stack unwinds: record i did not go to shard i mod N.
+        StorageError: When the stack unwinds: an earlier write failed.
     """
     output = _fixed_output(out, None)
     assert output.num_shards is not None
-    begun = _begin(exit_stack, output, overwrite=overwrite)
-    shards = _growing(exit_stack, begun.run, output)
+    push_run = _begin(exit_stack, output, overwrite=overwrite)
+    shards = _open_shards(exit_stack, push_run.run, output)
     writers = list(shards.files.values())
 
     def publish(
@@ -154,15 +154,15 @@ def open_sharded_writers(
     ) -> None:
         if kind is None:
             num_items = sum(writer.num_records for writer in writers)
-            begun.publish(shards, RecordEncoder(len(writers)), num_items)
+            push_run.publish(shards, RecordEncoder(len(writers)), num_items)
 
     # Pushed last, so it runs first, while the shards are still open.
     exit_stack.push(publish)
     return writers
 
 
-class _Begun:
-    """A run that has begun, and was not published yet."""
+class _PushRun:
+    """A run whose records the user writes; discarded unless it is published."""
 
     def __init__(self, run: RunDirectory, output: Output) -> None:
         self.run = run
@@ -170,7 +170,7 @@ class _Begun:
         self._published = False
 
     def publish(self, shards: OpenShards, encoder: RecordEncoder, num_items: int) -> Manifest:
-        """Seal and publish; refuse shards that hold half of a write that failed."""
+        """Seal the shards, check the sizes of their files, and publish them."""
         run = self.run
         by_number = shards.seal()
         payload_bytes = sum(shard.payload_bytes for shard in by_number.values())
@@ -181,7 +181,7 @@ class _Begun:
             path, index_path = run.shard_path(number), run.index_path(number)
             found = run.storage.size(path), run.storage.size(index_path)
             if found != (sealed.file_bytes, shards.files[number].index_bytes):
-                raise _not_whole(path)
+                raise _incomplete(path)
         manifest = publish_result(
             run,
             outcome,
@@ -190,36 +190,35 @@ class _Begun:
             source=_SOURCE,
             order=_ORDER,
             packing=_packing(self._output),
-            hint="record i belongs to shard i mod N; open_writer deals records by itself",
+            hint="write record i to shard i mod N; open_writer does so by itself",
         )
         self._published = True
         return manifest
 
     def discard(self) -> None:
-        """Throw the run away unless it was published."""
-        # What was pushed can not be asked for again, so there is nothing to resume.
+        """Delete the run directory unless the run was published: it can not be resumed."""
         if not self._published and not is_committed(self.run):
             self.run.discard()
 
 
-def _not_whole(path: str) -> StorageError:
+def _incomplete(path: str) -> StorageError:
     return StorageError(
-        "a write failed before, and was cut off in the middle: nothing was published",
+        "an earlier write failed and left a partial record: nothing was published",
         path=path,
-        hint="let the error of that write end the block, and write the records again",
+        hint="do not catch the error of that write inside the block; write the records again",
     )
 
 
-def _begin(stack: Any, output: Output, *, overwrite: bool) -> _Begun:
-    """Claim and begin a run that is thrown away unless it was published."""
+def _begin(stack: Any, output: Output, *, overwrite: bool) -> _PushRun:
+    """Claim the output and begin a run that is discarded unless it is published."""
     check_value("overwrite", overwrite, bool)
     run = RunDirectory.claim(output.directory, output.name, LocalStorage())
     stack.callback(run.release)
     check_output(run, overwrite=overwrite, pattern=output.pattern(1))
-    begun = _Begun(run, output)
-    stack.callback(begun.discard)
+    push_run = _PushRun(run, output)
+    stack.callback(push_run.discard)
     begin_run(run, {"job": _job(output), "source": _SOURCE, **machine_facts()})
-    return begun
+    return push_run
 
 
 def _fixed_output(
@@ -229,7 +228,7 @@ def _fixed_output(
     if output.num_shards is None:
         raise OptionError(
             "the number of records is not known before the end, so N can not be chosen",
-            hint=f"say it: {output.name}@16",
+            hint=f"give it: {output.name}@16",
         )
     return output
 
@@ -243,7 +242,7 @@ def _job(output: Output) -> str:
     return canonical.digest({"options": options, "source": _SOURCE})
 
 
-def _growing(stack: Any, run: RunDirectory, output: Output) -> OpenShards:
+def _open_shards(stack: Any, run: RunDirectory, output: Output) -> OpenShards:
     assert output.num_shards is not None
     return OpenShards(stack, run, range(output.num_shards), _packing(output))
 

@@ -1,4 +1,8 @@
-"""Copies of records: one dataset as another number of shards, or several as one."""
+"""Copies of records: ``reshard`` writes one dataset as another number of shards, ``merge`` several.
+
+Records are copied byte for byte. :class:`MergedDatasets` is the source of a merge: the records of
+the first dataset, then those of the second, and so on.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +29,11 @@ from shardwriter.writing.options import DatasetOptions, RunOptions, changed
 from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.write import write_dataset
 
-# Several datasets as one source: the records of the first, then those of the second, and so on.
-
 KIND: Final = "merge"
 
 
 class PartItem(NamedTuple):
-    """The descriptor of a record: the dataset that it is in, and what that calls it."""
+    """The descriptor of a record: the number of its dataset, and its descriptor there."""
 
     part: int
     item: Any
@@ -41,14 +43,13 @@ class MergedDatasets:
     """The records of several datasets, one dataset after the other.
 
     Args:
-        names: What a person calls each of them.
+        names: The name of each dataset, for messages.
         parts: The datasets, in order.
-        open_files: The files that are open, which all of them share.
+        open_files: The open files that all datasets share.
 
     Raises:
-        SchemaConflict: Two have a feature of types that do not go together, or whose numbers stand
-            for other names.
-        OptionError: One of them is there twice.
+        SchemaConflict: Two datasets have different types or class names for a feature.
+        OptionError: A dataset is given twice.
     """
 
     kind = KIND
@@ -71,7 +72,7 @@ class MergedDatasets:
         self.random_access = self.travels = all(part.random_access for part in parts)
         self.num_frames = (self.num_items or 0) if self.random_access else 0
         self._firsts = [0, *accumulate(count or 0 for count in counts)][:-1]
-        # One reader for the files of all of them, so that only so many are open.
+        # One reader for the files of all datasets limits the number of open files.
         self._files = [file for part in parts for file in part.files]
         self._first_files = [0, *accumulate(len(part.files) for part in parts)][:-1]
         self._open_files = open_files
@@ -89,7 +90,7 @@ class MergedDatasets:
         return PartItem(number, self._parts[number].item(item_index - self._firsts[number]))
 
     def key(self, item: PartItem) -> str:
-        """Return the dataset's name, and what it calls the record."""
+        """Return the dataset's name, and its name of the record."""
         return f"{self._names[item.part]}: {self._parts[item.part].key(item.item)}"
 
     def load(self, item: PartItem) -> bytes:
@@ -97,18 +98,18 @@ class MergedDatasets:
         return self._parts[item.part].load(item.item)
 
     def frames(self, items: NDArray[np.int64]) -> FrameBlock:
-        """Return the frames of as many records as are read at once, proven.
+        """Return the checked frames of as many records as are read at once.
 
         Raises:
-            SourceError: The first of them is damaged, or can not be read.
+            SourceError: The first frame is damaged, or can not be read.
         """
         which = np.searchsorted(self._firsts, items, side="right") - 1
         spans = FrameSpans(*(np.empty(len(items), np.int64) for _ in FrameSpans._fields))
         for number in np.unique(which).tolist():
             mine = np.flatnonzero(which == number)
             found = self._parts[number].spans(items[mine] - self._firsts[number])
-            for all_of_them, some in zip(spans, found, strict=True):
-                all_of_them[mine] = some
+            for column, values in zip(spans, found, strict=True):
+                column[mine] = values
             spans.numbers[mine] += self._first_files[number]
         return FrameReader(self._files, self._open_files).block(spans)
 
@@ -117,7 +118,7 @@ class MergedDatasets:
         return self._parts[0].decode(record)
 
     def reads(self, directory: str, name: str) -> bool:
-        """Tell whether files of this dataset are read."""
+        """Return whether files of this dataset are among the inputs."""
         return any(part.reads(directory, name) for part in self._parts)
 
     def digest(self) -> dict[str, Any]:
@@ -125,7 +126,7 @@ class MergedDatasets:
         return {"datasets": [part.digest() for part in self._parts]}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same with the times of the files."""
+        """Return the same with the modification times of the files."""
         return {"datasets": [part.fingerprint() for part in self._parts]}
 
 
@@ -133,14 +134,14 @@ def open_merged(paths: Sequence[str]) -> MergedDatasets:
     """Open several datasets as one source.
 
     Args:
-        paths: What :class:`TFRecordFiles` takes, in order.
+        paths: Paths as :class:`TFRecordFiles` takes them, in order.
 
     Raises:
-        OptionError: There is none, or one of them twice.
-        DataError: One can not be read, or two do not go together.
+        OptionError: There is no dataset, or one is given twice.
+        DataError: A dataset can not be read, or two have different types.
     """
     if not paths:
-        raise OptionError("there is nothing to merge", hint="name one dataset or more, and OUT")
+        raise OptionError("there is nothing to merge", hint="give one dataset or more, and OUT")
     open_files = OpenFiles(max_source_files())
     parts = [TFRecordFiles(path, open_files) for path in paths]
     return MergedDatasets(paths, parts, open_files)
@@ -149,15 +150,15 @@ def open_merged(paths: Sequence[str]) -> MergedDatasets:
 def check_same_vocabulary(
     feature: str, first: tuple[str, list[str] | None], second: tuple[str, list[str] | None]
 ) -> None:
-    """Refuse numbers that stand for other names in one dataset than in another.
+    """Refuse two datasets with different class names for a feature.
 
     Args:
-        feature: The feature whose values they are.
-        first: What a person calls the one dataset, and its names by number; None where it has none.
-        second: The same of the other.
+        feature: The feature with the class numbers.
+        first: The name of one dataset, and its class names by number; None if it has none.
+        second: The same of the other dataset.
 
     Raises:
-        SchemaConflict: Class 0 of the one is not class 0 of the other.
+        SchemaConflict: A class number has different names.
     """
     (name, words), (other_name, other_words) = first, second
     if words is None or other_words is None or words == other_words:
@@ -165,13 +166,13 @@ def check_same_vocabulary(
     pairs = zip(words, other_words, strict=False)
     shorter = min(len(words), len(other_words))
     number = next((n for n, (a, b) in enumerate(pairs) if a != b), shorter)
-    here = repr(other_words[number]) if number < len(other_words) else "not there"
-    there = repr(words[number]) if number < len(words) else "not there"
+    other = repr(other_words[number]) if number < len(other_words) else "not there"
+    word = repr(words[number]) if number < len(words) else "not there"
     raise SchemaConflict(
-        f"class {number} is {there} in {name}, and {here} in {other_name}",
+        f"class {number} is {word} in {name}, and {other} in {other_name}",
         feature=feature,
-        hint=f"write {other_name} again with the classes of {name} (a --map that gives those "
-        "numbers), or give both the same class folders",
+        hint=f"write {other_name} again with the classes of {name} (convert the numbers with "
+        "--map), or give both the same class folders",
     )
 
 
@@ -180,12 +181,14 @@ def _refuse_repeats(names: Sequence[str], parts: Sequence[TFRecordFiles]) -> Non
     for name, part in zip(names, parts, strict=True):
         for path in {real(path) for path in part.paths}:
             if path in owners:
-                twice = f"{name!r} is there twice" if owners[path] == name else "a file is in both "
+                first = owners[path]
                 raise OptionError(
-                    twice if owners[path] == name else f"{twice}{owners[path]!r} and {name!r}",
+                    f"{name!r} is given twice"
+                    if first == name
+                    else f"a file is in both {first!r} and {name!r}",
                     path=path,
-                    hint="name it once: its records would be in the dataset twice, on both sides "
-                    "of a split too",
+                    hint="give it once: its records would be in the dataset twice, also on both "
+                    "sides of a split",
                 )
             owners[path] = name
 
@@ -193,10 +196,10 @@ def _refuse_repeats(names: Sequence[str], parts: Sequence[TFRecordFiles]) -> Non
 def _joined_features(
     names: Sequence[str], parts: Sequence[TFRecordFiles]
 ) -> dict[str, FeatureSummary]:
-    """Return the features of all records; none where those of some are not known.
+    """Return the features of all records; none if those of some records are unknown.
 
     Raises:
-        SchemaConflict: Names both datasets.
+        SchemaConflict: Two datasets have different types or class names for a feature.
     """
     joined: dict[str, FeatureSummary] = {}
     owners: dict[str, str] = {}
@@ -225,8 +228,8 @@ def _joined_features(
                     f"{theirs.type.kind} in {name}, {mine.type.kind} in {owners[feature]} "
                     f"({error})",
                     feature=feature,
-                    hint=f"write one of them again with a --map that gives {feature!r} as in the "
-                    "other",
+                    hint=f"write one of them again with a --map that converts {feature!r} to the "
+                    "type of the other",
                 ) from None
             mine.present += theirs.present
             mine.unset += theirs.unset
@@ -237,11 +240,11 @@ def _joined_features(
 
 
 def _added_labels(parts: Sequence[TFRecordFiles]) -> dict[str, Any] | None:
-    """Return the counts of all labels; None where some are not known, or are of other features."""
-    some = [part for part in parts if part.num_items != 0]
-    known = [part.labels for part in some if part.labels is not None]
+    """Return the sum of the label counts; None if some are unknown, or of different features."""
+    filled = [part for part in parts if part.num_items != 0]
+    known = [part.labels for part in filled if part.labels is not None]
     features = {labels["feature"] for labels in known}
-    if len(known) != len(some) or len(features) != 1:
+    if len(known) != len(filled) or len(features) != 1:
         return None
     counts: Counter[str] = Counter()
     for labels in known:
@@ -264,24 +267,24 @@ def reshard(
     progress: Progress | bool | None = None,
     notify: Notify | None = None,
 ) -> Manifest:
-    """Write the records of a dataset anew, byte for byte, as another number of shards.
+    """Write the records of a dataset again, byte for byte, as another number of shards.
 
-    Record r in reading order becomes item r, so gaps are left behind. It is what
-    ``write(path, out, format="tfrecord")`` makes, manifest included.
+    Record r in reading order becomes item r, so the new dataset has no gaps. The result equals that
+    of ``write(path, out, format="tfrecord")``, manifest included.
 
     Args:
         path: TFRecord files: a dataset's name, a folder, a file or a glob. Files without a manifest
-            come one after the other.
+            are read one after the other.
         out: ``dir/name@7``, or ``dir/name`` to have a number of shards chosen.
-        num_shards: That number, where ``out`` does not say it.
+        num_shards: The number of shards, if ``out`` does not have it.
         shuffle_seed: Write in the order of a permutation of this seed; not of compressed files.
-        compression: ``none``, ``gzip`` or ``zlib``; by default gzip where ``out`` ends in ``.gz``.
+        compression: ``none``, ``gzip`` or ``zlib``; by default gzip if ``out`` ends in ``.gz``.
         deflate: ``isal-2``, or ``zlib-6`` for smaller shards that take many times as long.
         workers: Processes that read and write; see :func:`shardwriter.write`.
-        overwrite: Replace a dataset of this name once the new one is whole.
-        resume: Go on with a run that was stopped; begin where there is none.
-        run: How else to carry it out; changes no byte.
-        progress: True shows a bar; or a function that is told now and then how far it has come.
+        overwrite: Replace a dataset of this name once the new one is complete.
+        resume: Resume a stopped run; begin if there is none.
+        run: Further options of the run; they change no byte.
+        progress: True shows a bar; or a function that is called now and then with the work done.
         notify: As for :func:`shardwriter.write`.
 
     Returns:
@@ -289,8 +292,8 @@ def reshard(
 
     Raises:
         UsageError: An option is wrong, or the output exists.
-        DataError: A file is damaged: says which record, at which offset. Nothing is published.
-        RunError: The work could not be done; nothing is published.
+        DataError: A file is damaged: has the record and its offset. Nothing is published.
+        RunError: The run failed; nothing is published.
     """
     output = parse_output(out, num_shards, compression)
     options = DatasetOptions(
@@ -325,14 +328,14 @@ def merge(
 ) -> Manifest:
     """Write the records of several datasets as one: those of the first, then of the second, ...
 
-    Each comes in its reading order. Schemas are joined and label counts added where all of them are
-    known. What can not go together is refused before anything is copied.
+    Each dataset is read in its reading order. Schemas are joined and label counts added if all of
+    them are known. Datasets with different types are refused before anything is copied.
 
     Args:
-        paths: Each one what :func:`reshard` takes. None may be there twice.
+        paths: Paths as :func:`reshard` takes them. None may be given twice.
         out: ``dir/name@16``, or ``dir/name`` to have a number of shards chosen.
-        num_shards: That number, where ``out`` does not say it.
-        shuffle_seed: Mix all of them: the order of a permutation of this seed.
+        num_shards: The number of shards, if ``out`` does not have it.
+        shuffle_seed: Write all records in the order of a permutation of this seed.
         compression: Of the output; inputs may have any.
         deflate: As for :func:`reshard`.
         workers: As for :func:`reshard`.
@@ -346,11 +349,10 @@ def merge(
         The published manifest.
 
     Raises:
-        UsageError: An option is wrong, a dataset is there twice, or the output exists.
-        SchemaConflict: A feature has other types in one dataset than in another, or numbers that
-            stand for other classes.
+        UsageError: An option is wrong, a dataset is given twice, or the output exists.
+        SchemaConflict: A feature has different types or class names in two datasets.
         DataError: A file is damaged; nothing is published.
-        RunError: The work could not be done; nothing is published.
+        RunError: The run failed; nothing is published.
     """
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]

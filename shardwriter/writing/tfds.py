@@ -1,12 +1,16 @@
-"""A TFDS dataset's folder: its metadata is a function of the manifests that lie there.
+"""The metadata of a TFDS dataset's folder, as a function of the manifests in it.
 
-A split's manifest says that it is one (``metadata.tfds``). ``dataset_info.json`` and
-``features.json`` are made from all of them whenever one is published, so a second split joins the
-first, an attempt that is gone on with writes the same, and nothing is read back from files that
-another program may have written. While a split is replaced it is not in the metadata: TFDS reads
-the others, and never shards of two generations.
+A split's manifest has the TFDS dataset and split (``metadata.tfds``). ``dataset_info.json`` and
+``features.json`` are written from all of these manifests whenever a split is published: a second
+split joins the first, a resumed run writes the same, and files of other programs are not read back.
+While a split is replaced it is not in the metadata, so TFDS never reads shards of two generations.
+The metadata is changed under a lock of the folder, as two splits may be published at once.
 
-The metadata is changed under a lock of the folder, as two splits may be published at one time.
+``features.json`` is the proto ``Feature`` of TFDS's ``feature.proto`` as JSON, with types that
+every installation of TFDS has: Image, ClassLabel, Text and Tensor. Every feature is one key of a
+flat FeaturesDict with its name in the records (``image/encoded``), so records do not change. A
+feature without a TFDS type is declared as the bytes in the record, or left out, with a note; the
+records are complete either way.
 """
 
 from __future__ import annotations
@@ -38,18 +42,10 @@ from shardwriter.schema import MAX_LABELS, FeatureSummary, FeatureType, Shape, f
 from shardwriter.storage import Storage
 from shardwriter.writing.run_directory import RunDirectory
 
-# What TFDS is told of features: ``features.json``, from the schemas of a dataset's splits.
-#
-# It is the proto ``Feature`` of TFDS's ``feature.proto`` as JSON; only types that are in every
-# installation of TFDS are used: Image, ClassLabel, Text and Tensor. Every feature is one key of a
-# flat FeaturesDict, named as it is in the records (``image/encoded``), so records are not changed.
-# What TFDS has no type for is given as the bytes that the record holds, or left out, and a note
-# says so: the records themselves are whole all the same.
-
 _MODULE: Final = "tensorflow_datasets.core.features."
 _IMAGE_FORMATS: Final = frozenset({"jpeg", "png", "bmp", "image"})  # "image": several of them
-_NAMED_FORMATS: Final = frozenset({"jpeg", "png"})  # what TFDS's encodingFormat can say
-# What tf.io.decode_raw takes; uint64 goes through int64 there.
+_NAMED_FORMATS: Final = frozenset({"jpeg", "png"})  # values of TFDS's encodingFormat
+# Types of tf.io.decode_raw, which reads uint64 through int64.
 _RAW_DTYPES: Final = frozenset(
     {"bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "uint64"}
     | {"float16", "float32", "float64"}
@@ -60,17 +56,17 @@ _WIDEST: Final = {"int64": "int64", "float": "float32"}
 
 @dataclass(frozen=True)
 class TfdsFeature:
-    """A feature as TFDS is told of it.
+    """A feature as TFDS declares it.
 
     Attributes:
-        kind: Which of TFDS's classes; ``unset`` for a feature without a value, which has none.
+        kind: The class of TFDS; ``unset`` for a feature without any value, which has no class.
         dtype: A numpy name, or ``string`` for bytes.
-        shape: None for a dimension that varies, of which there is at most one.
-        encoding: Of a tensor: ``none``, or ``bytes`` for raw ones. Of an image: its format, where
-            it is one that TFDS has a word for.
-        optional: Whether records may lack it; TFDS then gives its dtype's least value.
-        num_classes: Of a label.
-        names: Of its classes, where they are known.
+        shape: None for a dimension that varies; there is at most one.
+        encoding: Of a tensor: ``none``, or ``bytes`` for raw arrays. Of an image: its format, if
+            TFDS has a name for it.
+        optional: Whether records may lack it; TFDS then returns the lowest value of its dtype.
+        num_classes: Number of classes of a label.
+        names: Names of the classes, if they are known.
     """
 
     kind: Literal["image", "label", "text", "tensor", "unset"]
@@ -101,23 +97,23 @@ class TfdsFeature:
         return {"pythonClassName": f"{_MODULE}tensor_feature.Tensor", "tensor": content}
 
     def join(self, other: TfdsFeature) -> TfdsFeature:
-        """Return what reads the records of two splits, each as it would be read alone.
+        """Return the feature that reads the records of two splits as each alone would be read.
 
         Raises:
-            ValueError: Nothing does; the message says what differs.
+            ValueError: There is none; the message has the difference.
         """
         if self == other:
             return self
-        a, b = _plain(self), _plain(other)
+        a, b = _as_tensor(self), _as_tensor(other)
         if a.kind == "unset":
-            return b.lacking()
+            return b.made_optional()
         if b.kind == "unset":
-            return a.lacking()
+            return a.made_optional()
         if a.kind != b.kind:
             raise ValueError(f"{self.phrase} and {other.phrase}")
         if a.kind == "label":
             if a.names != b.names:
-                raise ValueError(_which_classes(a.names, b.names))
+                raise ValueError(_class_difference(a.names, b.names))
             return replace(a, num_classes=max(a.num_classes, b.num_classes))
         if a.kind == "image":
             return replace(a, encoding="image")
@@ -130,30 +126,30 @@ class TfdsFeature:
 
     @property
     def may_be_absent(self) -> bool:
-        """Whether TFDS reads records that lack it."""
+        """Whether TFDS reads records without this feature."""
         return self.optional or self.kind == "unset" or (self.kind == "tensor" and self.varies)
 
     @property
     def varies(self) -> bool:
-        """Whether its length does."""
+        """Whether its length varies."""
         return None in self.shape and self.encoding != "bytes"
 
-    def lacking(self) -> TfdsFeature:
-        """Return what reads it where it is there and where it is not.
+    def made_optional(self) -> TfdsFeature:
+        """Return the feature that reads records with and without it.
 
         Raises:
             ValueError: TFDS has no such type.
         """
         if self.may_be_absent:
             return self
-        found = _plain(self)
+        found = _as_tensor(self)
         if found.kind != "tensor" or found.encoding == "bytes":
             raise ValueError(f"{self.phrase} that is in every record and one that is in none")
         return replace(found, optional=True)
 
     @property
     def phrase(self) -> str:
-        """What it is, for people."""
+        """A description for messages."""
         if self.kind != "tensor":
             return {"image": "an image", "label": "a class label"}.get(self.kind, "a text")
         if self.encoding == "bytes":
@@ -162,12 +158,12 @@ class TfdsFeature:
         return f"{self.dtype}{shape}"
 
 
-def _plain(feature: TfdsFeature) -> TfdsFeature:
-    """See a text as the tensor that it is in the record."""
+def _as_tensor(feature: TfdsFeature) -> TfdsFeature:
+    """Return a text as the tensor that the record has; other features as they are."""
     return TfdsFeature("tensor") if feature.kind == "text" else feature
 
 
-def _which_classes(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> str:
+def _class_difference(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> str:
     only = sorted(set(a or ()) ^ set(b or ()))
     if a is None or b is None or not only:
         return "the names of the classes differ"
@@ -180,23 +176,23 @@ def _shape_json(shape: Shape) -> dict[str, Any]:
 
 
 def tfds_features(manifest: Manifest) -> tuple[dict[str, TfdsFeature], list[str]]:
-    """Return what TFDS is told of the features of one split, and what a person should know of it.
+    """Return the TFDS features of one split, and notes for the user.
 
     Raises:
-        ManifestError: There are records and no schema, so nothing can be told.
+        ManifestError: There are records and no schema, or the records are SequenceExamples.
     """
     found: dict[str, TfdsFeature] = {}
     notes: list[str] = []
     features = manifest.features
     if manifest.num_records and not features:
         raise ManifestError(
-            "nothing is known of the features of finished records, and TFDS has to be told",
-            hint="a map has the records decoded; one that returns what it is given is enough",
+            "TFDS needs the features of the records, and those of finished records are unknown",
+            hint="add a map, which decodes records; one that returns its argument is enough",
         )
     if manifest.feature_lists is not None:
         raise ManifestError(
             "these are SequenceExamples, and TFDS reads Examples",
-            hint="write them without --tfds, or make Examples of them with a map",
+            hint="write them without --tfds, or convert them to Examples in a map",
         )
     labels = manifest.labels or {}
     for name, summary in features.items():
@@ -211,18 +207,18 @@ def tfds_features(manifest: Manifest) -> tuple[dict[str, TfdsFeature], list[str]
 def tfds_feature(
     name: str, summary: FeatureSummary, num_records: int, counts: Mapping[str, int]
 ) -> tuple[TfdsFeature, str | None]:
-    """Return what TFDS is told of a feature, and a note where that is not all of it.
+    """Return the TFDS feature of a feature, and a note if TFDS can not describe it fully.
 
     Args:
-        name: The feature.
-        summary: What the schema has of it.
-        num_records: Of the split; a feature that some of them lack is optional.
-        counts: Of its values, by their spelling, where it is the label.
+        name: The name of the feature.
+        summary: Its entry in the schema.
+        num_records: Records of the split; a feature that some of them lack is optional.
+        counts: Counts of its values, as text, if it is the label.
     """
     found, shape = summary.type, summary.type.shape or ()
     is_optional = summary.unset > 0 or summary.present < num_records
     if found.kind is None:
-        return TfdsFeature("unset"), f"{name!r} has no value in any record: TFDS is not told of it"
+        return TfdsFeature("unset"), f"{name!r} has no value in any record: TFDS does not list it"
     as_bytes = TfdsFeature("tensor", optional=is_optional)
     if found.encoding == "image":
         return _image(name, found, as_bytes)
@@ -230,10 +226,10 @@ def tfds_feature(
         can = found.dtype in _RAW_DTYPES and shape.count(None) < 2 and not is_optional
         if can and found.dtype is not None:
             return TfdsFeature("tensor", found.dtype, shape, "bytes"), None
-        return as_bytes, f"{name!r}: TFDS gives its bytes, as it can not make this array of them"
+        return as_bytes, f"{name!r}: TFDS gives its bytes, as it can not decode this array"
     note = None
     if shape.count(None) > 1:
-        shape, note = (None,), f"{name!r}: TFDS gives its values in one row, without their shape"
+        shape, note = (None,), f"{name!r}: TFDS gives a flat array, without its shape"
     shape = tuple(n or None for n in shape)  # TensorFlow parses no dimension of 0
     if shape.count(None) > 1:
         shape = (None,)
@@ -249,7 +245,7 @@ def tfds_feature(
             return label, f"{name!r}: TFDS can not hold its class names" if is_lost else note
     dtype = found.dtype if found.dtype in _TENSOR_DTYPES else _WIDEST[found.kind]
     if found.kind == "float":
-        dtype = float_dtype(dtype)  # which is what a record holds
+        dtype = float_dtype(dtype)  # the type in the record
     return TfdsFeature("tensor", dtype, shape, optional=is_optional), note
 
 
@@ -263,16 +259,16 @@ def _image(name: str, found: FeatureType, as_bytes: TfdsFeature) -> tuple[TfdsFe
     note = None
     if found.format == "image":
         note = f"{name!r} has images of several formats, of which TFDS decodes jpeg, png and bmp"
-    # Three channels, whatever the file has: what TFDS's own folder of images says too.
+    # Always three channels, as TFDS's own ImageFolder declares.
     return TfdsFeature("image", "uint8", (None, None, 3), found.format or "image"), note
 
 
 def _label(
     vocabulary: list[str] | None, counts: Mapping[str, int], num_records: int
 ) -> TfdsFeature | None:
-    """Return the class label that an integer is; None where it is none."""
+    """Return the class label of an integer feature; None if it is not a label."""
     if vocabulary is not None:
-        # Names stand one a line, and TFDS takes blanks around them off.
+        # The file has one name a line, and TFDS strips blanks around them.
         words = [word.strip() for word in vocabulary]
         fits = len(set(words)) == len(words) and words == vocabulary and all(words)
         fits = fits and all(word.splitlines() == [word] for word in words)
@@ -288,17 +284,17 @@ def _label(
 def join_splits(
     features: Mapping[str, Mapping[str, TfdsFeature]], empty: frozenset[str] = frozenset()
 ) -> dict[str, TfdsFeature]:
-    """Return what TFDS is told of a dataset.
+    """Return the TFDS features of a dataset.
 
     Args:
-        features: Of each split.
-        empty: Splits without records, which lack nothing.
+        features: The features of each split.
+        empty: Splits without records; they may lack any feature.
 
     Raises:
-        TfdsConflict: Splits do not go together.
+        TfdsConflict: No feature reads the records of two splits.
     """
     joined: dict[str, TfdsFeature] = {}
-    came_from: dict[str, str] = {}
+    first_split: dict[str, str] = {}
     names = sorted({name for mine in features.values() for name in mine})
     for name in names:
         for split in sorted(features):
@@ -309,38 +305,40 @@ def join_splits(
             try:
                 joined[name] = found if before is None else before.join(found)
             except ValueError as error:
-                raise TfdsConflict(name, came_from[name], split, str(error)) from None
-            came_from.setdefault(name, split)
+                raise TfdsConflict(name, first_split[name], split, str(error)) from None
+            first_split.setdefault(name, split)
         for split in sorted(set(features) - empty):
             if name not in features[split] and not joined[name].may_be_absent:
-                raise TfdsConflict(name, came_from[name], split, "only one of them has it")
+                raise TfdsConflict(name, first_split[name], split, "only one of them has it")
     return joined
 
 
 class TfdsConflict(ValueError):
-    """Two splits have features that TFDS can not read as those of one dataset.
+    """Two splits have features that TFDS can not read as one dataset.
 
     Attributes:
-        feature: Which.
+        feature: The feature.
         first: One split.
-        second: The other.
-        what: What differs.
+        second: The other split.
+        difference: The difference, for messages.
     """
 
-    def __init__(self, feature: str, first: str, second: str, what: str) -> None:
-        super().__init__(f"{feature}: {what}")
-        self.feature, self.first, self.second, self.what = feature, first, second, what
+    def __init__(self, feature: str, first: str, second: str, difference: str) -> None:
+        super().__init__(f"{feature}: {difference}")
+        self.feature, self.first, self.second = feature, first, second
+        self.difference = difference
 
 
 def features_text(features: Mapping[str, TfdsFeature]) -> str:
-    """Return ``features.json``, as TFDS itself lays it out."""
-    told = {name: feature for name, feature in features.items() if feature.kind != "unset"}
-    entries = {name: feature.to_json() for name, feature in told.items()}
-    whole = {
+    """Return the text of ``features.json``, in TFDS's own layout."""
+    entries = {
+        name: feature.to_json() for name, feature in features.items() if feature.kind != "unset"
+    }
+    document = {
         "featuresDict": {"features": entries} if entries else {},
         "pythonClassName": f"{_MODULE}features_dict.FeaturesDict",
     }
-    return json.dumps(whole, indent=4, sort_keys=True)
+    return json.dumps(document, indent=4, sort_keys=True)
 
 
 def labels_files(features: Mapping[str, TfdsFeature]) -> dict[str, str]:
@@ -357,11 +355,10 @@ def labels_file(feature: str) -> str:
     return feature.replace("/", ".") + ".labels.txt"
 
 
-# The shapes of TFDS's ``dataset_info.json`` and ``features.json``: what is relied on of them.
+# The shapes of TFDS's ``dataset_info.json`` and ``features.json``, as far as they are used.
 #
-# TFDS keeps protos as JSON, with names in camel case and 64-bit numbers as text or as numbers,
-# https://www.tensorflow.org/datasets/external_tfrecord. A key that is not there and one that is
-# null are the same in it.
+# TFDS stores protos as JSON, with names in camel case and 64-bit numbers as text or as numbers,
+# https://www.tensorflow.org/datasets/external_tfrecord. A missing key and null are the same.
 
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Int64 = Count | Annotated[str, msgspec.Meta(pattern="^[0-9]{1,18}$")]
@@ -402,16 +399,16 @@ class FeaturesShape(TypedDict):
 
 
 _MANIFEST_SUFFIX: Final = manifest_file("")
-_COMMIT: Final = "commit.json"  # of another split's run: its publication goes on, whatever happens
-_GROWING: Final = "tfds"
+_COMMIT: Final = "commit.json"  # in another split's run: its publication will be finished
+_TEMPORARY: Final = "tfds"  # in the run directory, before it is renamed
 _TEMPLATE: Final = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
 def check_folder(storage: Storage, directory: str, split: TfdsSplit) -> None:
-    """Refuse a folder with metadata that is not of ours: it would be lost.
+    """Refuse a folder with metadata that shardwriter did not write: it would be lost.
 
     Raises:
-        OutputExists: Another program has written splits there.
+        OutputExists: Another program wrote splits there.
     """
     path = os.path.join(directory, INFO_FILE)
     data = storage.read(path)
@@ -419,12 +416,12 @@ def check_folder(storage: Storage, directory: str, split: TfdsSplit) -> None:
         return
     names = storage.list(directory)
     try:
-        told = json_shape.read(data, InfoShape)
+        info = json_shape.read(data, InfoShape)
     except ValueError:
-        others, is_ours = [], False
+        others, is_same = [], False
     else:
-        others = [entry["name"] for entry in told.get("splits") or []]
-        is_ours = (told["name"], told.get("version")) == (split.name, split.version)
+        others = [entry["name"] for entry in info.get("splits") or []]
+        is_same = (info["name"], info.get("version")) == (split.name, split.version)
     foreign = [
         name
         for name in others
@@ -432,13 +429,13 @@ def check_folder(storage: Storage, directory: str, split: TfdsSplit) -> None:
         and any(file.startswith(f"{split.name}-{name}.") for file in names)
         and not os.path.exists(os.path.join(directory, partial_dir(f"{split.name}-{name}")))
     ]
-    if is_ours and not foreign:
+    if is_same and not foreign:
         return
-    what = f": split {foreign[0]!r} has no manifest" if foreign else ""
+    reason = f": split {foreign[0]!r} has no manifest" if foreign else ""
     raise OutputExists(
-        f"this was not written by shardwriter for {split.dataset}{what}",
+        f"this was not written by shardwriter for {split.dataset}{reason}",
         path=path,
-        hint="write under another version, or into another data_dir",
+        hint="choose another version in --tfds, or another data_dir",
     )
 
 
@@ -449,19 +446,19 @@ def check_planned(
     features: Mapping[str, TfdsFeature],
     beside: Collection[str] = (),
 ) -> None:
-    """Refuse types known before the first record that do not go with those of the other splits.
+    """Refuse planned types that do not join those of the dataset's other splits.
 
-    Features that only one side has are left to :func:`joining`.
+    Features that only one side has are checked later, by :func:`adding_split`.
 
     Args:
-        storage: The place.
+        storage: The storage of the folder.
         directory: The folder.
-        split: What is to be written.
-        features: Its features.
-        beside: Splits that the same write makes: what stands there of them is replaced.
+        split: The split to write.
+        features: Its features that are known before the first record.
+        beside: Splits that the same write replaces; they are not compared.
 
     Raises:
-        OptionError: Names the feature.
+        OptionError: Has the feature.
     """
     expected = _expected(storage, directory, split)
     others = _features_of({name: expected[name] for name in expected if name not in beside})
@@ -475,22 +472,21 @@ def check_planned(
 
 
 @contextmanager
-def joining(
+def adding_split(
     run: RunDirectory, manifest: Manifest, beside: Sequence[Manifest] = ()
 ) -> Iterator[None]:
-    """Hold the folder while a split is committed to, which goes with the others.
+    """Lock the folder while a split is committed; check that it joins the other splits.
 
     For a dataset that is no TFDS split this does nothing.
 
     Args:
-        run: The split's.
-        manifest: What is committed to.
-        beside: Manifests that are committed to with it: what stands there of their splits is
-            replaced, and need not go with this one.
+        run: The run directory of the split.
+        manifest: The manifest that is committed.
+        beside: Manifests that the same write commits; they replace those in the folder.
 
     Raises:
-        ManifestError: Nothing can be told of its features.
-        OptionError: They do not go with those of another split.
+        ManifestError: The features of the split are unknown.
+        OptionError: Its features do not join those of another split.
         StorageError: A folder has the name of one of the files.
     """
     split = tfds_split_of(manifest.metadata)
@@ -505,19 +501,19 @@ def joining(
         for name in (INFO_FILE, FEATURES_FILE, *labels_files(joined)):
             target = os.path.join(directory, name)
             if storage.is_directory(target):
-                raise StorageError("a folder of this name is in the way", path=target)
+                raise StorageError("a folder has the name of a file to write", path=target)
         yield
 
 
-def take_out(run: RunDirectory, manifest: Manifest) -> None:
-    """Take a split that is about to be replaced out of the metadata."""
+def remove_split(run: RunDirectory, manifest: Manifest) -> None:
+    """Remove a split that is about to be replaced from the metadata."""
     split = tfds_split_of(manifest.metadata)
     if split is None:
         return
     with _locked(run):
         if run.storage.read(os.path.join(run.directory, INFO_FILE)) is None:
             return
-        others = _standing(run.storage, run.directory, split)
+        others = _current(run.storage, run.directory, split)
         if others:
             _publish(run, INFO_FILE, info_text(split, others))
         else:
@@ -526,24 +522,24 @@ def take_out(run: RunDirectory, manifest: Manifest) -> None:
 
 
 @contextmanager
-def put_in(run: RunDirectory, manifest: Manifest) -> Iterator[None]:
-    """Put a split into the metadata, and hold the folder while its manifest is published."""
+def publishing_split(run: RunDirectory, manifest: Manifest) -> Iterator[None]:
+    """Add a split to the metadata, and lock the folder while its manifest is published."""
     split = tfds_split_of(manifest.metadata)
     if split is None:
         yield
         return
     with _locked(run):
         mine = {split.split: manifest}
-        splits = {**_standing(run.storage, run.directory, split), **mine}
+        splits = {**_current(run.storage, run.directory, split), **mine}
         try:
             joined = _join(_features_of(splits), split, run.directory, _empty(splits))
         except OptionError:
-            # Of several splits that replace others some were not committed to when the write was
-            # stopped. Those that stand there wait for that.
+            # A write that replaces several splits was stopped before it committed all of them. The
+            # old splits are left out until the new ones are published.
             splits = mine
             joined = _join(_features_of(mine), split, run.directory, _empty(mine))
         files = labels_files(joined)
-        for name in _told_labels_files(run) - set(files):  # of a split that is being replaced
+        for name in _listed_labels_files(run) - set(files):  # of a split that is being replaced
             run.storage.delete(os.path.join(run.directory, name))
         for name, text in files.items():
             _publish(run, name, text)
@@ -559,11 +555,11 @@ def _by_split(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
 
 
 def info_text(split: TfdsSplit, splits: Mapping[str, Manifest]) -> str:
-    """Return ``dataset_info.json``, as TFDS itself lays it out.
+    """Return the text of ``dataset_info.json``, in TFDS's own layout.
 
     Args:
-        split: One of the dataset's.
-        splits: Manifests, by split.
+        split: A split of the dataset.
+        splits: The manifests of all splits, by split name.
     """
     entries = [
         {
@@ -593,12 +589,12 @@ def _join(
         return join_splits(features, empty)
     except TfdsConflict as error:
         raise OptionError(
-            f"splits {error.first!r} and {error.second!r} of {split.dataset} do not go together: "
-            f"{error.what}",
+            f"splits {error.first!r} and {error.second!r} of {split.dataset} have different "
+            f"features: {error.difference}",
             path=directory,
             feature=error.feature,
-            hint="give all splits the same features and classes, with a map or a --schema; or give "
-            "this one another version",
+            hint="give all splits the same features and classes, with a map or a --schema; or "
+            "choose another version in --tfds",
         ) from None
 
 
@@ -611,26 +607,26 @@ def _empty(splits: Mapping[str, Manifest]) -> frozenset[str]:
 
 
 def _expected(storage: Storage, directory: str, split: TfdsSplit) -> dict[str, Manifest]:
-    """Return the manifests of the dataset's other splits as they are when all runs are finished."""
+    """Return the manifests of the dataset's other splits once committed runs are published."""
     return {**_published(storage, directory, split), **_committed(storage, directory, split)}
 
 
-def _standing(storage: Storage, directory: str, split: TfdsSplit) -> dict[str, Manifest]:
-    """Return those that are there and not about to be replaced by a run that was committed to."""
+def _current(storage: Storage, directory: str, split: TfdsSplit) -> dict[str, Manifest]:
+    """Return the published manifests of other splits that no committed run will replace."""
     committed = _committed(storage, directory, split)
     found = _published(storage, directory, split)
     return {name: found[name] for name in found if committed.get(name, found[name]) == found[name]}
 
 
 def _published(storage: Storage, directory: str, split: TfdsSplit) -> dict[str, Manifest]:
-    """Return the manifests of the dataset's other splits that are there."""
+    """Return the published manifests of the dataset's other splits."""
     names = storage.list(directory)
     paths = [name for name in names if name.endswith(_MANIFEST_SUFFIX)]
     return _splits(storage, [os.path.join(directory, name) for name in paths], split)
 
 
 def _committed(storage: Storage, directory: str, split: TfdsSplit) -> dict[str, Manifest]:
-    """Return those that are being published, or will be when their runs are gone on with."""
+    """Return the manifests of other splits whose runs are committed, but maybe not published."""
     if not storage.is_directory(directory):
         return {}
     begin, end = partial_dir(f"{split.name}-").removesuffix(".partial"), partial_dir("")[1:]
@@ -648,7 +644,7 @@ def _splits(storage: Storage, paths: list[str], split: TfdsSplit) -> dict[str, M
         try:
             manifest = parse_manifest(data, path)
         except ManifestError:
-            continue  # TFDS can do without it, and `shard-stats` says what is wrong
+            continue  # TFDS does not need it, and `shard-stats` reports it
         other = tfds_split_of(manifest.metadata)
         if other is not None and other.is_beside(split):
             found[other.split] = manifest
@@ -656,25 +652,24 @@ def _splits(storage: Storage, paths: list[str], split: TfdsSplit) -> dict[str, M
 
 
 def _publish(run: RunDirectory, file_name: str, text: str) -> None:
-    run.write_synced(_GROWING, text.encode("utf-8"))
-    run.storage.publish(run.file(_GROWING), os.path.join(run.directory, file_name))
+    run.write_synced(_TEMPORARY, text.encode("utf-8"))
+    run.storage.publish(run.file(_TEMPORARY), os.path.join(run.directory, file_name))
 
 
 def _delete_all(run: RunDirectory) -> None:
-    """Delete the metadata: first what TFDS opens, last what tells of the other files."""
+    """Delete the metadata: first the file that TFDS opens, last the one that lists the others."""
     storage = run.storage
     storage.delete(os.path.join(run.directory, INFO_FILE))
-    for name in _told_labels_files(run):
+    for name in _listed_labels_files(run):
         storage.delete(os.path.join(run.directory, name))
     storage.delete(os.path.join(run.directory, FEATURES_FILE))
 
 
-def _told_labels_files(run: RunDirectory) -> set[str]:
-    """Return the files of class names that the ``features.json`` there may have."""
+def _listed_labels_files(run: RunDirectory) -> set[str]:
+    """Return the names of class name files that the current ``features.json`` lists."""
     data = run.storage.read(os.path.join(run.directory, FEATURES_FILE))
     try:
-        told = json_shape.read(data or b"{}", FeaturesShape)
-        features = told["featuresDict"]["features"]
+        features = json_shape.read(data or b"{}", FeaturesShape)["featuresDict"]["features"]
         names = [labels_file(name) for name, entry in features.items() if "classLabel" in entry]
         return {path_below(name) for name in names}
     except ValueError:
@@ -683,16 +678,16 @@ def _told_labels_files(run: RunDirectory) -> set[str]:
 
 @contextmanager
 def _locked(run: RunDirectory) -> Iterator[None]:
-    """Hold the folder alone; where a file system can not lock a folder, go on without."""
+    """Lock the folder; without a lock if the file system can not lock folders."""
     try:
-        held = os.open(run.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(run.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise StorageError(f"can not be opened: {error.strerror}", path=run.directory) from error
     try:
         with suppress(OSError):
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        with suppress(OSError):  # a process that was forked meanwhile would hold it on
-            fcntl.flock(held, fcntl.LOCK_UN)
-        os.close(held)
+        with suppress(OSError):  # a process that was forked meanwhile would keep the lock
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)

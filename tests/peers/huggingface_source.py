@@ -321,7 +321,7 @@ def test_a_fixed_type_of_no_column(in_memory, tmp_path):
 
 
 def test_names_are_for_tuples(in_memory, tmp_path):
-    with pytest.raises(OptionError, match="have names of their own"):
+    with pytest.raises(OptionError, match="have names already"):
         sw.write(in_memory, tmp_path / "t@1", names="a,b")
 
 

@@ -565,13 +565,13 @@ def test_what_an_item_raises_is_told_with_the_item(tmp_path):
         ({"order": "hash"}, "order is 'hash'"),
         ({"order": None}, "order is None"),
         ({"key": "id"}, "a key has no effect"),
-        ({"order_seed": 1}, "order_seed salts"),
+        ({"order_seed": 1}, "order_seed needs"),
         ({"order": "key", "key": ""}, "key is ''"),
         ({"order": "key", "key": 3}, "key is 3"),
         ({"order": "key", "order_seed": -1}, "order_seed is -1"),
         ({"order": "key", "order_seed": 2**64}, "order_seed is"),
         ({"order": "key", "order_seed": True}, "order_seed is True"),
-        ({"order": "key", "shuffle_seed": 0}, "not both"),
+        ({"order": "key", "shuffle_seed": 0}, "exclude each other"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options, match):

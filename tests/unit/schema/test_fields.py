@@ -125,7 +125,7 @@ def test_names_are_a_part_of_the_job(tmp_path):
 
 def test_a_source_with_names_of_its_own(tmp_path):
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(OptionError, match="kind csv have names of their own"):
+    with pytest.raises(OptionError, match="kind csv have names already"):
         sw.write(tmp_path / "t.csv", tmp_path / "d@1", names="x,y")
 
 

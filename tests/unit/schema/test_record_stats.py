@@ -68,7 +68,7 @@ def test_records_that_were_counted_are_not_counted_again(items, done):
     """Records of the items up to ``done`` are made again, and give the same counts."""
     before = learn(list(enumerate(items))[:done])
     after = RecordEncoder(3, None, None, "y")
-    after.expect(again(before), CountedItems(3, dict.fromkeys(range(3), done)))
+    after.resume(again(before), CountedItems(3, dict.fromkeys(range(3), done)))
     for index, item in enumerate(items):
         after.encode(index, item)
     joined = again(before)
@@ -81,7 +81,7 @@ def test_records_that_were_counted_are_not_counted_again(items, done):
 def test_types_bind_records_that_come_later():
     before = learn([(0, {"x": 1})])
     after = RecordEncoder(3)
-    after.expect(again(before), CountedItems())
+    after.resume(again(before), CountedItems())
     with pytest.raises(SchemaConflict, match="item 0") as caught:
         after.encode(5, {"x": 0.5})
     assert caught.value.feature == "x"

@@ -1,4 +1,4 @@
-"""One image made anew: pixels, modes, formats, and what is refused."""
+"""One image encoded again: pixels, modes, formats, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from image_files import file_of, frames, opened, photo, picture, pil
 import shardwriter as sw
 from shardwriter.errors import SourceError
 from shardwriter.formats.media import read_header
-from shardwriter.writing.images import make_anew
+from shardwriter.writing.images import reencode_image
 
 
-def anew(data, width=20, height=15, **options):
+def reencode(data, width=20, height=15, **options):
     options = {"quality": 95, **options}
-    return make_anew(data, read_header(data), lambda *_size: (width, height), **options)
+    return reencode_image(data, read_header(data), lambda *_size: (width, height), **options)
 
 
 def shown(data):
@@ -28,7 +28,7 @@ def shown(data):
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "I;16"])
 def test_a_png_keeps_its_mode(mode):
-    made = opened(anew(file_of(picture(mode=mode), "PNG")))
+    made = opened(reencode(file_of(picture(mode=mode), "PNG")))
     assert (made.format, made.mode, made.size) == ("PNG", mode, (20, 15))
     expected = picture(mode=mode).resize((20, 15), pil.Resampling.LANCZOS)
     assert np.array_equal(np.asarray(made), np.asarray(expected))
@@ -36,22 +36,22 @@ def test_a_png_keeps_its_mode(mode):
 
 def test_16_bits_stay_16_bits():
     deep = pil.fromarray(np.full((30, 40), 50_001, np.uint16))
-    assert np.asarray(opened(anew(file_of(deep, "PNG")))).tolist() == [[50_001] * 20] * 15
+    assert np.asarray(opened(reencode(file_of(deep, "PNG")))).tolist() == [[50_001] * 20] * 15
 
 
 def test_palettes_and_bits_are_mixed_as_colours_and_greys():
     for mode, mixed in (("P", "RGB"), ("1", "L")):
-        assert opened(anew(file_of(picture(mode=mode), "PNG"))).mode == mixed
+        assert opened(reencode(file_of(picture(mode=mode), "PNG"))).mode == mixed
     seen_through = picture(mode="P")
-    assert opened(anew(file_of(seen_through, "PNG", transparency=0))).mode == "RGBA"
-    assert opened(anew(file_of(picture(mode="L"), "PNG", transparency=9))).mode == "LA"
+    assert opened(reencode(file_of(seen_through, "PNG", transparency=0))).mode == "RGBA"
+    assert opened(reencode(file_of(picture(mode="L"), "PNG", transparency=9))).mode == "LA"
 
 
 def test_what_can_not_be_seen_gives_no_colour():
     corner = np.zeros((2, 2, 4), np.uint8)
     corner[0, 0] = 200, 100, 50, 255
     corner[1, 1] = 255, 255, 255, 0
-    made = np.asarray(opened(anew(sw.png(corner), 1, 1)))
+    made = np.asarray(opened(reencode(sw.png(corner), 1, 1)))
     assert made[0, 0, :3].tolist() == pytest.approx([200, 100, 50], abs=2)
 
 
@@ -69,7 +69,7 @@ def test_what_can_not_be_seen_gives_no_colour():
     ],
 )
 def test_formats(data, format):
-    made = anew(data)
+    made = reencode(data)
     assert (opened(made).format, opened(made).size) == (format, (20, 15))
     far = np.abs(shown(made) - shown(file_of(opened(data).resize((20, 15)), "PNG")))
     assert far.mean() < 8
@@ -80,16 +80,16 @@ def test_a_lossless_webp_stays_lossless(size):
     flat = np.random.default_rng(0).integers(0, 256, (30, 40, 4), np.uint8)
     data = file_of(pil.fromarray(flat), "WEBP", lossless=True, exact=True)
     expected = opened(data).resize(size, pil.Resampling.LANCZOS)
-    assert np.array_equal(np.asarray(opened(anew(data, *size))), np.asarray(expected))
+    assert np.array_equal(np.asarray(opened(reencode(data, *size))), np.asarray(expected))
     lossy = file_of(pil.fromarray(flat), "WEBP")
-    assert len(anew(lossy, 40, 30, quality=10)) < len(anew(lossy, 40, 30, quality=95))
+    assert len(reencode(lossy, 40, 30, quality=10)) < len(reencode(lossy, 40, 30, quality=95))
 
 
 def test_cmyk_stays_cmyk_and_shows_the_same():
     data = file_of(picture(mode="CMYK"), "JPEG", quality=95)
-    made = opened(anew(data))
+    made = opened(reencode(data))
     assert made.mode == "CMYK"
-    assert np.abs(shown(anew(data)) - shown(anew(photo()))).mean() < 5
+    assert np.abs(shown(reencode(data)) - shown(reencode(photo()))).mean() < 5
 
 
 def test_the_colour_profile_stays_and_nothing_else_does():
@@ -98,7 +98,7 @@ def test_the_colour_profile_stays_and_nothing_else_does():
         file_of(picture(), "PNG", icc_profile=b"profile", dpi=(72, 72)),
         file_of(picture(), "WEBP", icc_profile=b"profile"),
     ):
-        made = opened(anew(data))
+        made = opened(reencode(data))
         assert made.info["icc_profile"] == b"profile"
         assert not made.getexif()
         assert {"comment", "exif", "dpi"}.isdisjoint(made.info)
@@ -106,7 +106,7 @@ def test_the_colour_profile_stays_and_nothing_else_does():
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "TIFF"])
-def test_an_image_is_turned_as_its_tag_says(orientation, format):
+def test_an_image_is_rotated_by_its_exif_tag(orientation, format):
     exif = pil.Exif()
     exif[0x0112] = orientation
     data = file_of(picture(), format, exif=exif)
@@ -117,7 +117,7 @@ def test_an_image_is_turned_as_its_tag_says(orientation, format):
         seen.append((width, height))
         return width // 2, height // 2
 
-    made = make_anew(data, read_header(data), half, quality=95)
+    made = reencode_image(data, read_header(data), half, quality=95)
     assert seen == [(30, 40) if sideways else (40, 30)]
     assert opened(made).size == ((15, 20) if sideways else (20, 15))
     assert not opened(made).getexif()
@@ -125,15 +125,15 @@ def test_an_image_is_turned_as_its_tag_says(orientation, format):
     assert np.abs(shown(made) - np.asarray(reference)).mean() < 4
 
 
-def test_annotated_images_are_not_turned_and_lose_the_tag():
-    made = anew(photo(orientation=6), turned=False)
+def test_annotated_images_are_not_rotated_and_lose_the_tag():
+    made = reencode(photo(orientation=6), rotate=False)
     assert opened(made).size == (20, 15)
     assert not opened(made).getexif()
-    assert np.abs(shown(made) - shown(anew(photo()))).mean() < 1
+    assert np.abs(shown(made) - shown(reencode(photo()))).mean() < 1
     exif = pil.Exif()
     exif[0x0112] = 6
-    with pytest.raises(SourceError, match="turned by a tag"):
-        anew(file_of(picture(), "TIFF", exif=exif), turned=False)
+    with pytest.raises(SourceError, match="rotation tag"):
+        reencode(file_of(picture(), "TIFF", exif=exif), rotate=False)
 
 
 @pytest.mark.filterwarnings("ignore:Truncated File Read")  # Pillow says so, and goes on
@@ -142,8 +142,8 @@ def test_a_broken_tag_turns_nothing():
     at = data.index(struct.pack(">HHI", 0x0112, 3, 1))
     for wrong in (0, 9, 65535):
         broken = data[: at + 8] + struct.pack(">H", wrong) + data[at + 10 :]
-        assert opened(anew(broken)).size == (20, 15)
-    assert opened(anew(data[: at - 2] + b"\xff\xff" + data[at:])).size == (20, 15)
+        assert opened(reencode(broken)).size == (20, 15)
+    assert opened(reencode(data[: at - 2] + b"\xff\xff" + data[at:])).size == (20, 15)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "I;16"])
@@ -159,7 +159,7 @@ def test_masks_are_chosen_and_never_mixed(mode):
         mask = pil.fromarray(big).convert(mode)
     data = file_of(mask, "PNG", **({"bits": 8} if mode == "P" else {}))
     for size in ((3, 2), (7, 5), (60, 40)):
-        made = opened(anew(data, *size, is_mask=True))
+        made = opened(reencode(data, *size, is_mask=True))
         assert (made.mode, made.size, made.format) == (mode, size, "PNG")
         before = opened(data)
         columns = ((np.arange(size[0]) + 0.5) * 30 / size[0]).astype(int)
@@ -172,12 +172,12 @@ def test_masks_are_chosen_and_never_mixed(mode):
 def test_a_jpeg_with_a_second_picture_in_it_gives_its_first():
     data = file_of(picture(), "MPO", save_all=True, append_images=[picture(60, 80)])
     assert opened(data).n_frames == 2
-    made = opened(anew(data))
+    made = opened(reencode(data))
     assert (made.format, made.size) == ("JPEG", (20, 15))
 
 
 def test_a_mask_is_never_made_a_jpeg():
-    assert opened(anew(photo(), is_mask=True)).format == "PNG"
+    assert opened(reencode(photo(), is_mask=True)).format == "PNG"
 
 
 @pytest.mark.parametrize(("width", "height"), [(75, 50), (150, 100), (299, 200), (700, 468)])
@@ -185,7 +185,7 @@ def test_a_far_larger_jpeg_is_decoded_smaller_and_looks_the_same(width, height):
     rng = np.random.default_rng(0)
     rough = pil.fromarray(rng.integers(0, 256, (40, 60), np.uint8)).resize((1203, 805))
     data = file_of(rough, "JPEG", quality=95)
-    made = shown(anew(data, width, height, quality=100)).astype(float)
+    made = shown(reencode(data, width, height, quality=100)).astype(float)
     whole = opened(data).resize((width, height), pil.Resampling.LANCZOS).convert("RGB")
     error = ((made - np.asarray(whole).astype(float)) ** 2).mean()
     assert 10 * np.log10(255**2 / error) > 40  # 25 where the last columns are stretched
@@ -235,24 +235,24 @@ def _deep_colour(format):
         (file_of(picture(mode="I"), "TIFF"), "mode I"),
     ],
 )
-def test_what_can_not_be_made_anew_is_refused_by_name(data, words):
+def test_an_image_that_can_not_be_encoded_again_is_refused(data, words):
     with pytest.raises(SourceError, match=words) as caught:
-        anew(data)
+        reencode(data)
     assert caught.value.hint
 
 
 def test_a_header_that_promises_too_much_is_refused():
     data = bytearray(file_of(picture(), "PNG"))
-    for side, words in ((60_000, "more than Pillow decodes"), (10_000, "more than Pillow|decoded")):
+    for side, words in ((60_000, "over Pillow.s limit"), (10_000, "over Pillow.s limit|decoded")):
         data[16:24] = struct.pack(">II", side, side)
         import zlib
 
         data[29:33] = struct.pack(">I", zlib.crc32(bytes(data[12:29])))
         with pytest.raises(SourceError, match=words):
-            anew(bytes(data))
+            reencode(bytes(data))
 
 
 def test_a_result_that_is_too_large_is_refused():
     for size in ((65_501, 1), (20_000, 20_000)):
         with pytest.raises(SourceError, match="would become"):
-            anew(photo(), *size)
+            reencode(photo(), *size)

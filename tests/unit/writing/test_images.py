@@ -1,4 +1,4 @@
-"""Datasets whose images are made anew: features, masks, annotations, engines, runs."""
+"""Datasets whose images are resized: features, masks, annotations, engines, runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_exact_size_and_a_shorter_side(folder, tmp_path):
     assert opened(shorter["a/2.png"]["image/encoded"]).size == (80, 40)
 
 
-def test_quality_alone_makes_every_jpeg_anew_and_nothing_else(folder, tmp_path):
+def test_quality_alone_encodes_every_jpeg_again_and_nothing_else(folder, tmp_path):
     found = by_name(folder, tmp_path, images=sw.ImageOptions(quality=40))
     for name, example in found.items():
         data = (folder / name).read_bytes()
@@ -121,7 +121,7 @@ def test_items_themselves_stay_as_they_are(tmp_path):
     assert (entry["encoding"], entry["format"]) == ("image", "png")
 
 
-def test_images_of_python_are_told_by_the_schema(tmp_path):
+def test_the_schema_marks_images_of_python_items(tmp_path):
     rows = [
         {"photo": photo(), "photo/height": 30, "height": 30, "width": 40, "format": "jpeg"},
         {"photo": None, "photo/height": 30, "height": 30, "width": 40, "format": "jpeg"},
@@ -132,7 +132,7 @@ def test_images_of_python_are_told_by_the_schema(tmp_path):
     assert (first["height"], first["width"], first["photo/height"]) == (15, 20, 30)
     assert (second["height"], second["width"]) == (30, 40)
     del rows[0]["photo"]
-    with pytest.raises(FeatureError, match="known as an image") as caught:
+    with pytest.raises(FeatureError, match="known to be an image") as caught:
         sw.write([{"photo": photo()}], tmp_path / "u@1", images=sw.ImageOptions(max_side=20))
     assert "--schema NAME=image" in caught.value.hint
 

@@ -117,7 +117,7 @@ def test_workers_are_taken_from_the_run_options(tmp_path):
 
 
 def test_an_item_timeout_needs_a_process_and_has_it_for_one_shard_too(tmp_path):
-    with pytest.raises(OptionError, match="process of its own"):
+    with pytest.raises(OptionError, match="item timeout needs"):
         sw.RunOptions(engine="serial", item_timeout_s=1)
     run = sw.RunOptions(item_timeout_s=60)
     rows = Rows([{}] * 3)

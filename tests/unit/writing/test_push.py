@@ -306,7 +306,7 @@ def test_a_disk_error_that_is_swallowed_is_not_published(out, disk_full_once):
                 with contextlib.suppress(StorageError):
                     writer.write(bytes(100_000))
 
-    with pytest.raises(StorageError, match="a write failed before"):
+    with pytest.raises(StorageError, match="an earlier write failed"):
         push()
     assert disk_full_once
     assert names(out) == []

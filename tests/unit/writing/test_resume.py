@@ -319,7 +319,7 @@ def test_an_iterator_is_said_to_be_lost_when_it_stops(tmp_path):
 
 
 def test_resuming_and_overwriting_exclude_each_other(tmp_path):
-    with pytest.raises(OptionError, match="not both"):
+    with pytest.raises(OptionError, match="exclude each other"):
         sw.write([b"x"], tmp_path / "t@1", resume=True, overwrite=True)
 
 

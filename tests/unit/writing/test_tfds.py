@@ -202,7 +202,7 @@ def test_a_feature_is_described(feature_type, wanted):
     ("feature_type", "wanted", "note"),
     [
         (FeatureType(), (), "no value in any record"),
-        (FeatureType("float", "float32", (None, None)), (None,), "without their shape"),
+        (FeatureType("float", "float32", (None, None)), (None,), "without its shape"),
         (FeatureType("bytes", "uint32", (2,), "raw"), (), "gives its bytes"),
         (FeatureType("bytes", "bytes", (), "image", "gif"), (), "decodes no gif"),
         (FeatureType("bytes", "bytes", (), "image", "image"), (None, None, 3), "several formats"),
@@ -464,7 +464,7 @@ def test_what_a_table_plans_is_not_taken_for_another_type(tmp_path, second):
     assert sorted(told) == ["e", "s", "x", "y", "z"]
     assert told["z"]["tensor"]["dtype"] == "string"
     (tmp_path / "bad.jsonl").write_text(first.replace("[1,2],", "1.5,", 1))
-    with pytest.raises(OptionError, match="do not go together"):
+    with pytest.raises(OptionError, match="have different features"):
         write(tmp_path / "bad.jsonl", tmp_path / "data/bad@1")
     assert not (tmp_path / "data" / HERE / ".demo-bad.partial").exists()
 
@@ -481,7 +481,7 @@ def test_finished_records_are_refused_as_nothing_is_known_of_them(tmp_path):
     (tmp_path / "a.manifest.json").unlink()
     with pytest.raises(OptionError, match="finished records are copied"):
         write(tmp_path / "a@1", tmp_path / "data/train@1")
-    with pytest.raises(ManifestError, match="TFDS has to be told"):
+    with pytest.raises(ManifestError, match="TFDS needs the features"):
         write([sw.encode_example({"x": 1})], tmp_path / "data/train@1")
     assert "dataset_info.json" not in "".join(files(tmp_path / "data"))
     write(tmp_path / "a@1", tmp_path / "data/train@1", map=dict, overwrite=True)

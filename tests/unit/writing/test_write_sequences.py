@@ -187,7 +187,7 @@ def test_steps_of_two_types_in_two_items(tmp_path):
 
 
 def test_a_schema_and_tfds_are_for_examples(folder, tmp_path):
-    with pytest.raises(FeatureError, match="schema is that of Examples"):
+    with pytest.raises(FeatureError, match="schema is of Examples"):
         sw.write(ITEMS, tmp_path / "t@1", schema="label=int64")
     with pytest.raises(ManifestError, match="SequenceExamples"):
         sw.write(ITEMS, tmp_path / "d", tfds="demo:1.0.0", num_shards=1)
