@@ -1,4 +1,4 @@
-"""Write people's data as N TFRecord shards, prove what is on disk, say how it will split.
+"""Write data as N TFRecord shards, verify the files, and read them back.
 
     import shardwriter as sw
 
@@ -9,9 +9,7 @@
     for example in sw.open("out/train").shuffle(seed=0, epoch=3):  # or [i], split(rank, world)
         ...
 
-Importing this package imports numpy and nothing heavier. Names are bound at once and not on first
-use: ``write``, ``stats`` and ``verify`` are functions here and modules below, and the import of a
-module later would take the function's place.
+Importing this package loads numpy and nothing heavier.
 """
 
 from __future__ import annotations
@@ -29,9 +27,10 @@ from shardwriter.errors import (
     UsageError,
 )
 from shardwriter.formats.crc32c import masked_crc32c
-from shardwriter.formats.example import UNSET, decode_example, encode_example
+from shardwriter.formats.example import encode_example
 from shardwriter.formats.example_columns import Column, decode_columns, encode_columns
-from shardwriter.formats.feature_values import raw
+from shardwriter.formats.example_wire import decode_example
+from shardwriter.formats.feature_values import UNSET, raw
 from shardwriter.formats.media import jpeg, png
 from shardwriter.formats.sequence_example import (
     SequenceExample,
@@ -113,7 +112,7 @@ open = open_dataset
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # 25 ms that most programs need not spend
+        from importlib.metadata import version  # takes 25 ms
 
         return version("shardwriter")
     raise AttributeError(f"module 'shardwriter' has no attribute {name!r}")

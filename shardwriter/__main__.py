@@ -1,4 +1,4 @@
-"""``python -m shardwriter``."""
+"""Run the command line: ``python -m shardwriter``."""
 
 from shardwriter.cli import main
 

@@ -1,36 +1,37 @@
-"""The error tree: one class for each broken rule, with the facts as fields.
+"""The errors and warnings that shardwriter raises on purpose, with their facts as fields.
 
 ::
 
     ShardwriterError
     |-- UsageError              exit 2: the command or call can not be carried out as asked
     |   |-- OptionError         an option, name or callable is wrong, or contradicts another
-    |   |-- OutputExists        a finished or unfinished dataset of this name is there
-    |   |-- OutputBusy          another process is writing this dataset right now
+    |   |-- OutputExists        a finished or unfinished dataset of this name exists
+    |   |-- OutputBusy          another process is writing this dataset
     |   |-- UnequalSteps        ranks would take different numbers of steps, and hang
-    |   `-- RunChanged          a run can not be resumed: source, options or code are others now
+    |   `-- RunChanged          a run can not be resumed: source, options or code have changed
     |-- DataError               exit 1: the data is at fault
     |   |-- SourceError         an input is missing, empty or malformed
-    |   |   `-- SourceChanged   it is not what it was when it was listed
-    |   |-- FeatureError        a value has no place in a tf.train.Example
-    |   |-- SchemaConflict      a feature changes its type between two items
-    |   |-- RecordTooLarge      a record is over the 2 GiB that protobuf can parse
+    |   |   `-- SourceChanged   an input has changed since it was listed
+    |   |-- FeatureError        a value can not be stored in a tf.train.Example
+    |   |-- SchemaConflict      a feature has different types in two items
+    |   |-- RecordTooLarge      a record exceeds the 2 GiB that protobuf can parse
     |   |-- WireError           bytes that are not a well-formed tf.train.Example
     |   |-- CorruptFile         framing, checksums or compression of a file are broken
     |   |-- ManifestError       a manifest or index is malformed, or contradicts the files
-    |   |-- AssignmentError        shard lengths are not what the round-robin law gives
+    |   |-- AssignmentError     shard lengths do not follow the round-robin assignment
     |   |-- CallableError       the user's own code raised on an item
     |   `-- TooManyErrors       more items gave an error than are allowed
-    `-- RunError                exit 3: the work could not be done here
-        |-- StorageError        the file system said no (full, read-only, no permission)
-        |-- OutOfMemory         a record, or what is made of it, does not fit into memory
-        |-- WorkerDied          a process of the pool ended that should not have
-        |-- ItemTimeout         an item took longer than it may
-        `-- MissingExtra        an optional package is needed and absent
+    `-- RunError                exit 3: this machine could not do the work
+        |-- StorageError        the file system refused: full, read-only, no permission
+        |-- OutOfMemory         a record, or its decoded form, does not fit into memory
+        |-- WorkerDied          a worker process ended unexpectedly
+        |-- ItemTimeout         an item took longer than --item-timeout
+        `-- MissingExtra        an optional package is not installed
 
-Every error says *what* (the message), *where* (the fields that are set) and *what to do next*
-(``hint``). ``str(error)`` is all three of them for Python; the commands print ``summary`` and
-``hint``, which are in their words. Errors are picklable: they survive a process border whole.
+Every error has a message (what is wrong), fields that locate it (path, line, item, ...) and an
+optional ``hint`` (what to do next). Messages are written with the options of the command line
+(``--overwrite``); ``str(error)`` shows Python's (``overwrite=True``), see :func:`python_words`.
+Errors can be pickled with all their fields.
 """
 
 from __future__ import annotations
@@ -40,145 +41,6 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, Final
-
-# Messages are written in the words of the command; here they are said in those of Python.
-#
-# ``use --on-error skip`` becomes ``use on_error="skip"``. Errors and warnings keep the words of the
-# command, which prints them, and use this where Python shows them.
-
-
-def _run(name: str) -> tuple[str, str]:
-    return f"{name}= of sw.RunOptions", f"run=sw.RunOptions({name}={{}})"
-
-
-def _image(name: str) -> tuple[str, str]:
-    return f"{name}=", f"images=sw.ImageOptions({name}={{}})"
-
-
-def _plain(name: str) -> tuple[str, str]:
-    return f"{name}=", f"{name}={{}}"
-
-
-FLAGS: Final[Mapping[str, str]] = {
-    "--retry-errors --accept-changed-map": (
-        "run=sw.RunOptions(retry_errors=True, accept_changed_map=True)"
-    ),
-    "--accept-changed-map": "run=sw.RunOptions(accept_changed_map=True)",
-    "--allow-duplicates": "allow_duplicates=True",
-    "--dry-run": "dry_run=True",
-    "--no-header": "header=False",
-    "--strict": "strict=True",
-    "--index": "run=sw.RunOptions(dali_index=True)",
-    "--overwrite": "overwrite=True",
-    "--resume": "resume=True",
-    "--retry-errors": "run=sw.RunOptions(retry_errors=True)",
-    "--trust-no-crc": "trust_no_crc=True",
-}
-"""What stands in Python for a flag that takes no value."""
-
-OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
-    "--backend": _run("backend"),
-    "--columns": _plain("columns"),
-    "--compression": _plain("compression"),
-    "--deflate": _plain("deflate"),
-    "--drop-columns": _plain("drop_columns"),
-    "--encoding": _plain("encoding"),
-    "--engine": _run("engine"),
-    "--filter": _plain("filter"),
-    "--format": _plain("format"),
-    "--indices": _plain("indices"),
-    "--item-timeout": _run("item_timeout_s"),
-    "--key": _plain("key"),
-    "--label": _plain("label"),
-    "--limit": _plain("limit"),
-    "--loader-workers": _plain("loader_workers"),
-    "--log-dir": _run("log_dir"),
-    "--map": _plain("map"),
-    "--max-errors": _run("max_errors"),
-    "--max-side": _image("max_side"),
-    "--na": _plain("na"),
-    "--names": _plain("names"),
-    "--on-error": _plain("on_error"),
-    "--order": _plain("order"),
-    "--quality": _image("quality"),
-    "--resize": _image("resize"),
-    "--schema": _plain("schema"),
-    "--seed": _plain("order_seed"),
-    "--shards": _plain("num_shards"),
-    "--shuffle --seed": _plain("shuffle_seed"),
-    "--shuffle or --seed": _plain("shuffle_seed"),
-    "--shuffle": _plain("shuffle_seed"),
-    "--source": _plain("source"),
-    "--split": ("split= of sw.write_splits", "sw.write_splits(..., split={})"),
-    "--tfds": _plain("tfds"),
-    "--workers": _plain("workers"),
-    "--world": _plain("world"),
-}
-"""What stands for one that takes a value: alone, and with its value."""
-
-_TEXTS: Final[Mapping[str, str]] = {
-    "(-j)": "(workers=)",
-    "shown with -v": "shown above",  # Python prints causes by itself
-}
-
-# A word behind a flag is its value where it can be nothing else: a number, something quoted, with
-# an equals sign or commas, a placeholder in capitals, a word that the options know, what stands
-# before a colon.
-_VALUE: Final = (
-    r"(?P<value>\d+(?![\w.])|'[^']*'|\"[^\"]*\"|[^\s=]+=[^\s;)`]*[^\s;)`:,.]"
-    r"|[A-Z][A-Z_]*(?![\w:])|\w+(?:,\w+)+"
-    r"|(?:none|gzip|zlib|isal-2|zlib-6|serial|process|native|tensorflow|skip|raise|key|source"
-    r"|image-folder|image-mask|coco|voc|csv|jsonl|parquet|numpy|tfrecord|webdataset|audio|python"
-    r"|huggingface)(?![\w-])|(?!off:)\S+?(?=: ))"
-)
-
-
-def python_words(text: str) -> str:
-    """Return a message or hint in which options of the command are those of Python.
-
-    Commands in backquotes stay, as they are what is to be typed in a terminal; but one that says
-    nothing but options of `shardwriter write` is a call.
-
-    Args:
-        text: What was written for the command.
-    """
-    for said, in_python in _TEXTS.items():
-        text = text.replace(said, in_python)
-    return _commands().sub(_said, text) if "--" in text else text
-
-
-@cache
-def _commands() -> re.Pattern[str]:
-    return re.compile(r"`shardwriter write(?P<flags>(?: --[^`]+))`|`[^`]*`|" + _flags().pattern)
-
-
-@cache
-def _flags() -> re.Pattern[str]:
-    switches = "|".join(map(re.escape, FLAGS))
-    options = "|".join(map(re.escape, sorted(OPTIONS, key=len, reverse=True)))
-    end = r"(?![\w-])"
-    return re.compile(
-        rf"(?P<switch>{switches}){end}|(?P<option>{options}){end}(?: {_VALUE})?(?P<colon>(?=:))?"
-    )
-
-
-def _said(found: re.Match[str]) -> str:
-    if found["switch"] is not None:
-        return FLAGS[found["switch"]]
-    if found["option"] is not None:
-        return _option(found)
-    flags = found["flags"]
-    if flags is None:
-        return found[0]
-    return f"`sw.write(..., {', '.join(_said(each) for each in _flags().finditer(flags))})`"
-
-
-def _option(found: re.Match[str]) -> str:
-    alone, template = OPTIONS[found["option"]]
-    value = found["value"]
-    if value is not None:
-        return template.format(value if value[0] in "'\"" or value.isdigit() else f'"{value}"')
-    return alone if found["colon"] is None else alone.partition("=")[0]
 
 
 class ShardwriterError(Exception):
@@ -195,7 +57,7 @@ class ShardwriterError(Exception):
         offset: Byte offset in the (uncompressed) stream of a file.
         feature: Name of the feature.
         shard: 0-based number of the shard.
-        worker: The process where it happened, in words; None for this one.
+        worker: The worker process where it happened, as text; None for this process.
     """
 
     exit_code: ClassVar[int] = 3
@@ -236,7 +98,7 @@ class ShardwriterError(Exception):
 
     @property
     def where(self) -> str:
-        """The fields that say where, as one phrase; empty when none is set."""
+        """The location as one phrase, such as ``a.csv, line 4``; empty if no field is set."""
         parts = []
         if self.path is not None:
             parts.append(self.path if self.line is None else f"{self.path}, line {self.line}")
@@ -259,16 +121,16 @@ class ShardwriterError(Exception):
         return ", ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what and where as JSON, without what differs between two machines."""
-        told = {"error": type(self).__name__, "message": self.message}
+        """Return message and location as JSON, without facts that differ between machines."""
+        entry = {"error": type(self).__name__, "message": self.message}
         fields = ("path", "line", "index", "item", "record_index", "offset", "feature")
         where = {name: getattr(self, name) for name in fields}
         if self.item is not None and (self.path or "").endswith(self.item):
-            del where["path"]  # it is spelled as the source was
-        return {**told, **{name: value for name, value in where.items() if value is not None}}
+            del where["path"]  # depends on how the source was spelled
+        return {**entry, **{name: value for name, value in where.items() if value is not None}}
 
     def locate(self, *, index: int | None = None, item: str | None = None) -> ShardwriterError:
-        """Fill in where it happened, if that is not known yet, and return self."""
+        """Fill in index and item where they are not set yet, and return self."""
         if self.index is None:
             self.index = index
         if self.item is None:
@@ -277,11 +139,11 @@ class ShardwriterError(Exception):
 
     @property
     def summary(self) -> str:
-        """Where and what, in the words of the command; without what to do."""
+        """Location and message, with command-line options; without the hint."""
         return f"{self.where}: {self.message}" if self.where else self.message
 
     def __str__(self) -> str:
-        """Return where, what and what to do, in the words of Python: the end of a traceback."""
+        """Return location, message and hint, with Python arguments: the end of a traceback."""
         return python_words(_with_hint(self.summary, self.hint))
 
 
@@ -290,7 +152,7 @@ def _with_hint(text: str, hint: str | None) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says, as a part of another one's message."""
+    """Return the text of an error, for use inside another message."""
     return error.summary if isinstance(error, ShardwriterError) else str(error)
 
 
@@ -305,11 +167,11 @@ class OptionError(UsageError, ValueError):
 
 
 class OutputExists(UsageError):
-    """A finished or unfinished dataset of this name is there already."""
+    """A finished or unfinished dataset of this name exists already."""
 
 
 class OutputBusy(UsageError):
-    """Another process is writing this dataset right now."""
+    """Another process is writing this dataset."""
 
 
 class RunChanged(UsageError):
@@ -317,11 +179,11 @@ class RunChanged(UsageError):
 
 
 class UnequalSteps(UsageError, ValueError):
-    """The records do not divide by the ranks, and nobody said what to do then.
+    """The records do not divide evenly by the ranks, and no policy was chosen.
 
     Attributes:
-        num_records: How many were to be divided; None where that is not the fault.
-        world: By how many ranks.
+        num_records: The records to divide; None if another number is at fault.
+        world: The number of ranks.
     """
 
     def __init__(
@@ -348,19 +210,19 @@ class SourceError(DataError):
 
 
 class SourceChanged(SourceError):
-    """An input is not what it was when it was listed, so that no order of items can be trusted."""
+    """An input has changed since it was listed, so the order of items is no longer reliable."""
 
 
 class FeatureError(DataError, ValueError):
-    """A value has no place in a tf.train.Example, or not the place that the plan gives it."""
+    """A value can not be stored in a tf.train.Example, or contradicts the declared schema."""
 
 
 class SchemaConflict(DataError):
-    """A feature changes its type between two items."""
+    """A feature has different types in two items."""
 
 
 class RecordTooLarge(DataError):
-    """A record is over the 2 GiB that protobuf can parse."""
+    """A record exceeds the 2 GiB that protobuf can parse."""
 
 
 class WireError(DataError, ValueError):
@@ -370,7 +232,8 @@ class WireError(DataError, ValueError):
 class CorruptFile(DataError):
     """Framing, checksums or compression of a file are broken.
 
-    ``kind`` names the defect as ``shard-stats`` does.
+    Attributes:
+        kind: The defect, as ``shard-stats`` names it.
     """
 
     def __init__(self, message: str, *, kind: str = "corrupt", **where: Any) -> None:
@@ -383,11 +246,11 @@ class ManifestError(DataError):
 
 
 class AssignmentError(DataError):
-    """Shard lengths are not what the round-robin law gives."""
+    """Shard lengths do not follow the round-robin assignment."""
 
 
 class CallableError(DataError):
-    """The user's own code (a map, a source) raised on an item; the original is ``__cause__``."""
+    """The user's own code (a map, a source) raised on an item; ``__cause__`` is its error."""
 
 
 class TooManyErrors(DataError):
@@ -395,51 +258,51 @@ class TooManyErrors(DataError):
 
 
 class RunError(ShardwriterError):
-    """The work could not be done here."""
+    """This machine could not do the work."""
 
 
 class StorageError(RunError):
-    """The file system said no: full, read-only, no permission."""
+    """The file system refused: full, read-only, no permission."""
 
 
 class OutOfMemory(RunError):
-    """A record, or what is made of it, does not fit into the memory that there is."""
+    """A record, or its decoded form, does not fit into memory."""
 
 
 class WorkerDied(RunError):
-    """A process of the pool ended that should not have: killed, crashed, or by its own will."""
+    """A worker process ended unexpectedly: it was killed, crashed, or exited by itself."""
 
 
 class ItemTimeout(RunError):
-    """An item took longer than it may."""
+    """An item took longer than ``--item-timeout``."""
 
 
 class MissingExtra(RunError, ImportError):
-    """An optional package is needed and absent."""
+    """An optional package is not installed."""
 
 
 class ShardwriterWarning(UserWarning):
-    """Something that a person should know, though the work goes on.
+    """Something the user should know that does not stop the work.
 
-    In Python it is issued through :mod:`warnings`; the commands print it on stderr.
+    Python issues it through :mod:`warnings`; the commands print it on stderr.
     """
 
 
 class DataWarning(ShardwriterWarning):
-    """Data was read or stored in a way that may not be meant; ``strict`` makes it an error.
+    """Data was read or stored in a way that may not be intended; ``strict`` makes it an error.
 
-    There is one for each feature and code, for the first item that it concerns.
+    There is one warning per feature and code, for the first item concerned.
 
     Attributes:
-        code: What it is, for programs: ``float-precision``, ``text-column``.
-        message: What has happened, in a sentence, with both values where one has changed.
-        hint: What to type to keep the value; None where there is nothing to do.
-        feature: Name of the feature or column; None where it concerns no single one.
-        path: The file concerned, as far as it is known.
+        code: Name of the problem, for programs: ``float-precision``, ``text-column``.
+        message: What happened, in a sentence, with both values if one changed.
+        hint: What to type to keep the value; None if there is nothing to do.
+        feature: Name of the feature or column; None if it concerns no single one.
+        path: The file concerned, if known.
         line: 1-based line in a text file.
         index: 0-based index of the first such item in source order.
         value: The value in the source, as text.
-        stored: What the record has in its place, as text.
+        stored: The value in the record, as text.
     """
 
     def __init__(
@@ -467,8 +330,145 @@ class DataWarning(ShardwriterWarning):
         self.stored = stored
 
     def __str__(self) -> str:
-        """Return what and what to do, in the words of Python."""
+        """Return message and hint, with Python arguments."""
         return python_words(_with_hint(self.message, self.hint))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return copyreg.__newobj__, (type(self), self.message), self.__dict__  # type: ignore[attr-defined]
+
+
+# -- options of the command line as Python arguments -----------------------------------------------
+
+
+def _run_option(name: str) -> tuple[str, str]:
+    return f"{name}= of sw.RunOptions", f"run=sw.RunOptions({name}={{}})"
+
+
+def _image_option(name: str) -> tuple[str, str]:
+    return f"{name}=", f"images=sw.ImageOptions({name}={{}})"
+
+
+def _argument(name: str) -> tuple[str, str]:
+    return f"{name}=", f"{name}={{}}"
+
+
+FLAGS: Final[Mapping[str, str]] = {
+    "--retry-errors --accept-changed-map": (
+        "run=sw.RunOptions(retry_errors=True, accept_changed_map=True)"
+    ),
+    "--accept-changed-map": "run=sw.RunOptions(accept_changed_map=True)",
+    "--allow-duplicates": "allow_duplicates=True",
+    "--dry-run": "dry_run=True",
+    "--no-header": "header=False",
+    "--strict": "strict=True",
+    "--index": "run=sw.RunOptions(dali_index=True)",
+    "--overwrite": "overwrite=True",
+    "--resume": "resume=True",
+    "--retry-errors": "run=sw.RunOptions(retry_errors=True)",
+    "--trust-no-crc": "trust_no_crc=True",
+}
+"""Python for each option that takes no value."""
+
+OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "--backend": _run_option("backend"),
+    "--columns": _argument("columns"),
+    "--compression": _argument("compression"),
+    "--deflate": _argument("deflate"),
+    "--drop-columns": _argument("drop_columns"),
+    "--encoding": _argument("encoding"),
+    "--engine": _run_option("engine"),
+    "--filter": _argument("filter"),
+    "--format": _argument("format"),
+    "--indices": _argument("indices"),
+    "--item-timeout": _run_option("item_timeout_s"),
+    "--key": _argument("key"),
+    "--label": _argument("label"),
+    "--limit": _argument("limit"),
+    "--loader-workers": _argument("loader_workers"),
+    "--log-dir": _run_option("log_dir"),
+    "--map": _argument("map"),
+    "--max-errors": _run_option("max_errors"),
+    "--max-side": _image_option("max_side"),
+    "--na": _argument("na"),
+    "--names": _argument("names"),
+    "--on-error": _argument("on_error"),
+    "--order": _argument("order"),
+    "--quality": _image_option("quality"),
+    "--resize": _image_option("resize"),
+    "--schema": _argument("schema"),
+    "--seed": _argument("order_seed"),
+    "--shards": _argument("num_shards"),
+    "--shuffle --seed": _argument("shuffle_seed"),
+    "--shuffle or --seed": _argument("shuffle_seed"),
+    "--shuffle": _argument("shuffle_seed"),
+    "--source": _argument("source"),
+    "--split": ("split= of sw.write_splits", "sw.write_splits(..., split={})"),
+    "--tfds": _argument("tfds"),
+    "--workers": _argument("workers"),
+    "--world": _argument("world"),
+}
+"""Python for each option that takes a value: without the value, and a template with it."""
+
+_TEXTS: Final[Mapping[str, str]] = {
+    "(-j)": "(workers=)",
+    "shown with -v": "shown above",  # Python prints causes by itself
+}
+
+# In a message, the word after an option counts as its value only if it is clearly one: a number, a
+# quoted text, a word with an equals sign or commas, a placeholder in capitals, a known value, or a
+# word before a colon.
+_VALUE: Final = (
+    r"(?P<value>\d+(?![\w.])|'[^']*'|\"[^\"]*\"|[^\s=]+=[^\s;)`]*[^\s;)`:,.]"
+    r"|[A-Z][A-Z_]*(?![\w:])|\w+(?:,\w+)+"
+    r"|(?:none|gzip|zlib|isal-2|zlib-6|serial|process|native|tensorflow|skip|raise|key|source"
+    r"|image-folder|image-mask|coco|voc|csv|jsonl|parquet|numpy|tfrecord|webdataset|audio|python"
+    r"|huggingface)(?![\w-])|(?!off:)\S+?(?=: ))"
+)
+
+
+def python_words(text: str) -> str:
+    """Return a message or hint with Python arguments in place of command-line options.
+
+    ``use --on-error skip`` becomes ``use on_error="skip"``. Commands in backquotes stay, as they
+    are typed in a terminal; only ``shardwriter write --...`` becomes a call of ``sw.write``.
+
+    Args:
+        text: A message with command-line options.
+    """
+    for command_text, python_text in _TEXTS.items():
+        text = text.replace(command_text, python_text)
+    return _commands().sub(_translate, text) if "--" in text else text
+
+
+@cache
+def _commands() -> re.Pattern[str]:
+    return re.compile(r"`shardwriter write(?P<flags>(?: --[^`]+))`|`[^`]*`|" + _flags().pattern)
+
+
+@cache
+def _flags() -> re.Pattern[str]:
+    flags = "|".join(map(re.escape, FLAGS))
+    options = "|".join(map(re.escape, sorted(OPTIONS, key=len, reverse=True)))
+    end = r"(?![\w-])"
+    return re.compile(
+        rf"(?P<flag>{flags}){end}|(?P<option>{options}){end}(?: {_VALUE})?(?P<colon>(?=:))?"
+    )
+
+
+def _translate(found: re.Match[str]) -> str:
+    if found["flag"] is not None:
+        return FLAGS[found["flag"]]
+    if found["option"] is not None:
+        return _translate_option(found)
+    flags = found["flags"]
+    if flags is None:
+        return found[0]
+    return f"`sw.write(..., {', '.join(_translate(each) for each in _flags().finditer(flags))})`"
+
+
+def _translate_option(found: re.Match[str]) -> str:
+    alone, template = OPTIONS[found["option"]]
+    value = found["value"]
+    if value is not None:
+        return template.format(value if value[0] in "'\"" or value.isdigit() else f'"{value}"')
+    return alone if found["colon"] is None else alone.partition("=")[0]

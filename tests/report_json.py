@@ -282,7 +282,7 @@ def full_report() -> dict[str, Any]:
         plan=PLAN,
         gates=GATES,
         defects=[defect_json(), defect_json(kind="missing-shard", offset=None, num_lost=None)],
-        notes=["train.tfrecord-*-of-00004 was not dealt round-robin"],
+        notes=["train.tfrecord-*-of-00004 was not assigned round-robin"],
     )
 
 

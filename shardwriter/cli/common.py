@@ -91,7 +91,7 @@ def _is_of(stream: Any, number: int) -> bool:
 
 
 def _output(stream: Any, number: int) -> Any:
-    """Return a replacement for the interpreter's stream; a stream set by a program is kept."""
+    """Return a replacement for the interpreter's stream; a stream set by a program stays."""
     if stream is not None and not _is_of(stream, number):
         return stream
     file = io.BufferedWriter(_Output(number, "w", closefd=False))

@@ -22,7 +22,7 @@ def index(
 ) -> None:
     """Rebuild the index file of a dataset from its shards.
 
-    The index file holds the end offset of every record; random access needs it.
+    The index file holds the end offset of every record; random access uses it.
 
     Example: [bold]shardwriter index out/train --idx[/bold]
     """

@@ -70,9 +70,9 @@ def schema(
 
 def _say_where_from(known: KnownSchema) -> None:
     """Print a note on which records the types and counts come from, unless it is all of them."""
-    if known.is_told and known.num_counted != known.num_records:
+    if known.from_manifest and known.num_counted != known.num_records:
         hint(f"counts are of all {known.num_counted:,} records of the dataset")
-    if not known.is_told and known.num_counted:
+    if not known.from_manifest and known.num_counted:
         few = known.num_counted < known.num_records
         of = f"the first {known.num_counted:,} of " if few else ""
         hint(

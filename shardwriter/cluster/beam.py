@@ -59,7 +59,7 @@ from shardwriter.inspect import (
     PlanOptions,
     Report,
     ScanOptions,
-    counted,
+    index_scans,
     numbered_together,
     scan_file,
     sequence_limit,
@@ -190,7 +190,7 @@ class ShardStats(beam.PTransform):
     def expand(self, pcoll: Any) -> Any:
         """Make the graph."""
         sets = numbered_together(find_shard_sets(self._paths))
-        known = counted(sets, self._options)
+        known = index_scans(sets, self._options)
         paths = [path for found in sets for _, path in found.shards]
         options = replace(self._options, label_sequence=sequence_limit(len(paths)))
         # Nothing to read is an element too, or there would be no report.

@@ -1,4 +1,9 @@
-"""What a dataset is: names, assignment, orders, splits, rank partition, manifest and index."""
+"""The definition of a dataset: file names, item order, assignment to shards, manifest and index.
+
+Everything here is arithmetic on names and numbers: which shard holds which item, what a shuffle, a
+split or a key order does to source order, which records a rank reads, and where a record is in its
+file. Nothing here reads data; the manifest and the index state the results.
+"""
 
 from __future__ import annotations
 

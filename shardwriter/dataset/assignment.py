@@ -1,10 +1,10 @@
-"""The law: which item goes where.
+"""The assignment of items to shards.
 
-    Item i belongs to shard i mod N, and a shard holds its records in ascending i.
+    Item i belongs to shard i mod N, and a shard has its records in ascending i.
 
-T items in source order have the indices 0..T-1. G is the sorted list of gaps: items that gave no
-record. Without gaps item i is record i div N of its shard, shard lengths differ by at most one, and
-reading one record of each shard in turn gives back the source order. With gaps both hold nearly.
+T items in source order have the indices 0..T-1. G is the sorted list of gaps: items without a
+record. Without gaps, item i is record i div N of its shard, shard lengths differ by at most one,
+and reading one record of each shard in turn gives source order. With gaps both hold approximately.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from numpy.typing import NDArray
 
 from shardwriter.errors import ManifestError
 
-MAX_EXPANDED_GAPS: Final = 1 << 20  # 8 MiB as an array: so many need no index file that has them
-_MOST_IN_BLOCKS: Final = 1 << 27  # 1 GiB in an index file
+MAX_EXPANDED_GAPS: Final = 1 << 20
+"""Gaps that are expanded without an index file that has them: 8 MiB as an array."""
+
+_MAX_BLOCK_TOTAL: Final = 1 << 27  # 1 GiB in an index file
 _BLOCK_GAPS: Final = 1 << 16
 
 
 def num_shard_items(num_items: int, num_shards: int, shard: int) -> int:
-    """Return how many of ``num_items`` items belong to a shard: ceil((T - s) / N)."""
+    """Return the number of items that belong to a shard: ceil((T - s) / N)."""
     return max(0, -(-(num_items - shard) // num_shards))
 
 
 class Gaps:
-    """Counting past the gaps: where an item's record is, and whose record a place holds.
+    """Converts between items and positions of records in shards, skipping gaps.
 
-    Made once for a dataset: the gaps are sorted by shard, and each question is a binary search.
+    Each conversion is a binary search.
 
     Args:
         gaps: Sorted indices of items without a record.
@@ -40,8 +42,8 @@ class Gaps:
     def __init__(self, gaps: Sequence[int] | NDArray[np.int64], num_shards: int) -> None:
         self._num_shards = num_shards
         numbers = np.asarray(gaps, np.int64)
-        # With H_k = g_k - k, which is how many records lie in front of gap k, record r is item
-        # r + bisect_right(H, r); and the same inside of a shard.
+        # With H_k = g_k - k, the number of records before gap k, record r is item
+        # r + bisect_right(H, r); the same holds inside a shard.
         self._before = numbers - np.arange(len(numbers))
         order = np.argsort(numbers % num_shards, kind="stable")
         self._starts = np.searchsorted((numbers % num_shards)[order], np.arange(num_shards + 1))
@@ -55,60 +57,60 @@ class Gaps:
         return record + int(np.searchsorted(self._before, record, side="right"))
 
     def position(self, item_index: int) -> int:
-        """Return the place of an item's record inside its shard; the item is not a gap itself."""
+        """Return the position of an item's record in its shard; the item must not be a gap."""
         turn, shard = divmod(item_index, self._num_shards)
-        mine = slice(self._starts[shard], self._starts[shard + 1])
-        return turn - int(np.searchsorted(self._turns[mine], turn))
+        gaps = slice(self._starts[shard], self._starts[shard + 1])
+        return turn - int(np.searchsorted(self._turns[gaps], turn))
 
-    def item_index(self, shard: int, place: int) -> int:
-        """Return the item whose record stands at a place of a shard: the inverse of `position`."""
-        mine = slice(self._starts[shard], self._starts[shard + 1])
-        turn = place + int(np.searchsorted(self._turns_before[mine], place, side="right"))
+    def item_index(self, shard: int, position: int) -> int:
+        """Return the item of the record at a position of a shard: the inverse of `position`."""
+        gaps = slice(self._starts[shard], self._starts[shard + 1])
+        turn = position + int(np.searchsorted(self._turns_before[gaps], position, side="right"))
         return shard + self._num_shards * turn
 
 
 class GapRuns(Sequence[int]):
-    """Sorted gaps, kept as runs: what a manifest lists in a few bytes may be 10^12 gaps.
+    """Sorted gaps as runs: a few bytes of a manifest may mean 10^12 gaps.
 
-    Counting and looking up gaps takes memory by the number of runs. Iterating and making an array
-    expand the gaps, and refuse to where the dataset's files do not account for so many.
+    Counting and lookup need memory in proportion to the runs. Iteration and conversion to an array
+    expand the gaps, and raise if the size of the index file does not account for so many.
 
     Args:
         runs: ``[first, count]`` of each run, in ascending order.
-        index_bytes: Size of the dataset's index file, which has 8 bytes for each gap; 0 where it
-            is not there.
-        path: The manifest, as errors call it.
+        index_bytes: Size of the dataset's index file, which has 8 bytes per gap; 0 if it is
+            missing.
+        path: The manifest, for errors.
 
     Attributes:
-        firsts: int64[r] first gap of each run.
-        counts: int64[r] length of each run.
+        firsts: int64[r]: first gap of each run.
+        counts: int64[r]: length of each run.
     """
 
     def __init__(
         self, runs: Sequence[Sequence[int]], index_bytes: int = 0, path: str | None = None
     ) -> None:
         firsts, counts = np.array(runs, np.int64).reshape(-1, 2).T
-        is_new = np.ones(len(firsts), np.bool_)  # runs that touch are one
+        is_new = np.ones(len(firsts), np.bool_)  # adjacent runs are joined
         is_new[1:] = firsts[1:] != (firsts + counts)[:-1]
         self.firsts = firsts[is_new]
         self.counts = np.add.reduceat(counts, np.flatnonzero(is_new)) if len(counts) else counts
         self._ends = np.cumsum(self.counts)  # gaps up to the end of each run
-        self._most = max(MAX_EXPANDED_GAPS, index_bytes // 8)
+        self._max_expanded = max(MAX_EXPANDED_GAPS, index_bytes // 8)
         self._path = path
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     @overload
-    def __getitem__(self, place: int) -> int: ...
+    def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[int]: ...
-    def __getitem__(self, place: int | slice) -> int | Sequence[int]:
-        if isinstance(place, slice):
-            return [self[k] for k in range(len(self))[place]]
-        place = range(len(self))[place]
-        run = int(np.searchsorted(self._ends, place, side="right"))
-        return int(self.firsts[run] + place - (self._ends[run] - self.counts[run]))
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(len(self))[index]]
+        index = range(len(self))[index]
+        run = int(np.searchsorted(self._ends, index, side="right"))
+        return int(self.firsts[run] + index - (self._ends[run] - self.counts[run]))
 
     def __contains__(self, item: object) -> bool:
         if not isinstance(item, int | np.integer):
@@ -117,11 +119,11 @@ class GapRuns(Sequence[int]):
         return run >= 0 and int(item) < int(self.firsts[run]) + int(self.counts[run])
 
     def __iter__(self) -> Iterator[int]:
-        self._check(self._most)
+        self._check(self._max_expanded)
         return (gap for block in self.blocks() for gap in block.tolist())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        self._check(self._most)
+        self._check(self._max_expanded)
         return self._expanded(0, len(self)).astype(dtype or np.int64, copy=False)
 
     def __eq__(self, other: object) -> bool:
@@ -140,43 +142,43 @@ class GapRuns(Sequence[int]):
         """Yield the gaps as int64 arrays of bounded length.
 
         Raises:
-            ManifestError: There are more than any index file can be made for.
+            ManifestError: There are more than an index file can have.
         """
-        self._check(max(self._most, _MOST_IN_BLOCKS))
+        self._check(max(self._max_expanded, _MAX_BLOCK_TOTAL))
         return (
             self._expanded(start, min(start + _BLOCK_GAPS, len(self)))
             for start in range(0, len(self), _BLOCK_GAPS)
         )
 
     def per_shard(self, num_shards: int) -> list[int]:
-        """Return how many gaps fall on each shard."""
+        """Return the number of gaps of each shard."""
         firsts, stops = self.firsts, self.firsts + self.counts
-        everywhere = int((stops // num_shards - firsts // num_shards).sum())
-        # Below x there is one more in the shards that x mod N is above.
-        odd = np.bincount(stops % num_shards, minlength=num_shards + 1)
-        odd -= np.bincount(firsts % num_shards, minlength=num_shards + 1)
-        above = np.cumsum(odd[::-1])[::-1][1:]
-        return [everywhere + int(more) for more in above]
+        in_all = int((stops // num_shards - firsts // num_shards).sum())
+        # Shard s has one more number below x than x div N if s < x mod N.
+        remainders = np.bincount(stops % num_shards, minlength=num_shards + 1)
+        remainders -= np.bincount(firsts % num_shards, minlength=num_shards + 1)
+        extra = np.cumsum(remainders[::-1])[::-1][1:]
+        return [in_all + int(more) for more in extra]
 
-    def _check(self, most: int) -> None:
-        if len(self) > most:
+    def _check(self, limit: int) -> None:
+        if len(self) > limit:
             raise ManifestError(
-                f"it lists {len(self):,} items without a record, and there is no index file of a "
-                "size that holds them",
+                f"the manifest lists {len(self):,} items without a record, but no index file is "
+                "large enough for them",
                 path=self._path,
-                hint="`shardwriter index` makes a lost index; if it refuses, the manifest is "
+                hint="`shardwriter index` restores a lost index; if it fails, the manifest is "
                 "damaged: write the dataset again",
             )
 
     def _expanded(self, start: int, stop: int) -> NDArray[np.int64]:
-        places = np.arange(start, stop)
-        run = np.searchsorted(self._ends, places, side="right")
-        gaps: NDArray[np.int64] = (self.firsts - (self._ends - self.counts))[run] + places
+        indices = np.arange(start, stop)
+        run = np.searchsorted(self._ends, indices, side="right")
+        gaps: NDArray[np.int64] = (self.firsts - (self._ends - self.counts))[run] + indices
         return gaps
 
 
 def gaps_per_shard(gaps: Iterable[int], num_shards: int) -> list[int]:
-    """Return how many gaps fall on each shard."""
+    """Return the number of gaps of each shard."""
     if isinstance(gaps, GapRuns):
         return gaps.per_shard(num_shards)
     counts = [0] * num_shards
@@ -188,15 +190,15 @@ def gaps_per_shard(gaps: Iterable[int], num_shards: int) -> list[int]:
 def assignment_error(
     records: Sequence[int], num_items: int, gaps: Iterable[int] = ()
 ) -> tuple[int, int, int] | None:
-    """Check records_s + gaps_s = ceil((T - s) / N) for every shard.
+    """Return the first shard that does not have records_s + gaps_s = ceil((T - s) / N).
 
     Args:
-        records: Records of each shard.
+        records: Number of records of each shard.
         num_items: T.
         gaps: Items without a record.
 
     Returns:
-        The first shard that breaks the law, with the records it should and does have; or None.
+        The shard, with its expected and its actual number of records; None if all are correct.
     """
     num_shards = len(records)
     missing = gaps_per_shard(gaps, num_shards)
@@ -208,7 +210,7 @@ def assignment_error(
 
 
 def to_runs(gaps: Iterable[int]) -> list[list[int]]:
-    """Write sorted gaps as ``[first, count]`` runs, as the manifest keeps them."""
+    """Return sorted gaps as ``[first, count]`` runs, as in the manifest."""
     if isinstance(gaps, GapRuns):
         firsts, counts = gaps.firsts.tolist(), gaps.counts.tolist()
         return [[first, count] for first, count in zip(firsts, counts, strict=True)]
@@ -222,5 +224,5 @@ def to_runs(gaps: Iterable[int]) -> list[list[int]]:
 
 
 def from_runs(runs: Iterable[Sequence[int]]) -> list[int]:
-    """Turn ``[first, count]`` runs back into sorted gaps."""
+    """Return the sorted gaps of ``[first, count]`` runs."""
     return [gap for first, count in runs for gap in range(first, first + count)]

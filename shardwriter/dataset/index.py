@@ -1,20 +1,20 @@
-"""The index ``<name>.index``: where every record ends, for random access.
+"""The index file ``<name>.index``: the end of every record, for random access.
 
-Little-endian, one file a dataset::
+Little-endian, one file per dataset::
 
     "SWINDEX1" | u64 N | u64 kind | u64 num_gaps | u64 count[N]
-    per shard, kind 0 (plain):       u64 end[count]              offset behind each frame
+    per shard, kind 0 (plain):       u64 end[count]              end offset of each frame
     per shard, kind 1 (gzip):        u64 end[count], u64 records_cum[count]     of each member
     per shard, kind 2 (zlib):        the same of each block
     u64 gaps[num_gaps]
 
-``end`` is the offset in the file, ``records_cum`` the records of the shard up to there. A gzip
+``end`` is an offset in the shard file, ``records_cum`` the number of records up to there. A gzip
 shard without records has one member, a zlib shard without records no block.
 
-8 bytes a record, or 16 a member, mapped at once. It is never trusted: what is read through it must
-have the right length and length CRC. Beside it, on request, ``<shard>.idx`` holds a line
-``offset size`` for each frame, as DALI's ``tfrecord2idx`` writes it and the PyPI ``tfrecord``
-loader reads it.
+The file has 8 bytes per record, or 16 per member, and is memory-mapped. It is not trusted: frames
+read through it must have the right length and length CRC. Optional files ``<shard>.idx`` have a
+line ``offset size`` per frame, as written by DALI's ``tfrecord2idx`` and read by the PyPI package
+``tfrecord``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from shardwriter.formats import FRAME_BYTES, MEMBER_BYTES, ZLIB_HEAD, Compressio
 
 MAGIC: Final = b"SWINDEX1"
 KINDS: Final[dict[Compression, int]] = {"none": 0, "gzip": 1, "zlib": 2}
-_CHECK_ENTRIES: Final = 1 << 15  # what a core's cache holds
-_MOST_RECORDS: Final = 1 << 62
+_CHECK_ENTRIES: Final = 1 << 15  # checked at a time; fits the cache
+_MAX_RECORDS: Final = 1 << 62
 _COMPRESSIONS: Final[dict[int, Compression]] = {kind: name for name, kind in KINDS.items()}
 
 
 def index_head(counts: Sequence[int], kind: int, num_gaps: int) -> bytes:
-    """Return everything in front of the per-shard arrays.
+    """Return the bytes before the per-shard arrays.
 
     Args:
         counts: Records (plain), members (gzip) or blocks (zlib) of each shard.
@@ -52,14 +52,14 @@ def index_head(counts: Sequence[int], kind: int, num_gaps: int) -> bytes:
 
 
 def columns(compression: Compression) -> int:
-    """Return how many numbers the index has for a frame (1) or a member (2)."""
+    """Return the number of values per entry: 1 for a frame, 2 for a member or block."""
     return 1 if compression == "none" else 2
 
 
 def index_chunks(
     shards: Iterable[NDArray[np.uint64]], head: bytes, gaps: Sequence[int]
 ) -> Iterator[bytes]:
-    """Yield the bytes of an index file, a shard at a time.
+    """Yield the bytes of an index file, one shard at a time.
 
     Args:
         shards: uint64[n] or uint64[1, n] ends of each plain shard; uint64[2, n] ends and
@@ -77,11 +77,11 @@ def index_chunks(
 def frame_ends(
     payload_sizes: NDArray[np.unsignedinteger[Any]], start: int = 0
 ) -> NDArray[np.uint64]:
-    """Return uint64[n]: the offset behind each frame.
+    """Return uint64[n]: the end offset of each frame.
 
     Args:
-        payload_sizes: Bytes of each payload.
-        start: Where the first frame begins.
+        payload_sizes: Size of each payload.
+        start: Offset of the first frame.
     """
     ends = np.cumsum(payload_sizes.astype(np.uint64) + np.uint64(FRAME_BYTES))
     ends += np.uint64(start)
@@ -89,13 +89,13 @@ def frame_ends(
 
 
 class RecordSpan(NamedTuple):
-    """Where one record is.
+    """The bytes to read for one record: its frame, or the member or block that contains it.
 
     Attributes:
-        begin: Offset in the file of the piece to read: its frame, or the member that it is in.
-        end: Offset behind that piece.
-        skip: Records in front of it in that piece.
-        num_records: Records in that piece.
+        begin: Start offset in the file.
+        end: End offset in the file.
+        skip: Number of records before it in the member or block.
+        num_records: Number of records in the member or block; 1 for a frame.
     """
 
     begin: int
@@ -105,15 +105,15 @@ class RecordSpan(NamedTuple):
 
 
 class Index:
-    """An index, mapped from its file or made in memory.
+    """An index, memory-mapped from its file or in memory.
 
-    It can be pickled: a mapped one by its path.
+    It can be pickled; a mapped one is pickled as its path.
 
     Attributes:
-        compression: What the shards are compressed with.
-        counts: int64[N] frames, members or blocks of each shard.
-        gaps: uint64[g] items without a record.
-        piece_bytes: What the largest member or block has, uncompressed, by all that is known.
+        compression: Compression of the shards.
+        counts: int64[N]: number of frames, members or blocks of each shard.
+        gaps: uint64[g]: items without a record.
+        piece_bytes: Estimated uncompressed size of the largest member or block.
     """
 
     piece_bytes: int = MEMBER_BYTES
@@ -125,18 +125,18 @@ class Index:
         """Map an index file.
 
         Args:
-            path: The file; what is mapped stays when it is deleted.
-            name: What errors call it.
+            path: The file; it may be deleted while it is mapped.
+            name: Its name in errors.
 
         Raises:
-            ManifestError: It is no index, or its size is not what its head says.
+            ManifestError: It is not an index, or its size contradicts its header.
             OSError: It can not be read.
         """
         self._path = name or os.fspath(path)
         found = Path(path).stat()
         size = found.st_size
-        if not stat.S_ISREG(found.st_mode):  # a FIFO would make the program wait
-            self._refuse("it is no plain file")
+        if not stat.S_ISREG(found.st_mode):  # reading a FIFO would block
+            self._refuse("it is not a regular file")
         with open(path, "rb") as file:
             head = file.read(32)
         if len(head) < 32 or head[:8] != MAGIC:
@@ -149,10 +149,10 @@ class Index:
         self._state = _file_state(self._file)
 
     def _take(self, numbers: NDArray[np.uint64]) -> None:
-        """Take the numbers behind the magic ones."""
+        """Set the attributes from the numbers after the magic bytes."""
         num_shards, kind, num_gaps = (int(n) for n in numbers[:3])
         if kind not in _COMPRESSIONS:
-            self._refuse(f"it is of kind {kind}, which is not known")
+            self._refuse(f"its kind {kind} is unknown")
         self.compression = _COMPRESSIONS[kind]
         self._columns = columns(self.compression)
         size = 8 + numbers.nbytes
@@ -164,7 +164,7 @@ class Index:
             self._refuse(f"{size} bytes do not hold {int(self.counts.sum())} offsets")
         self._numbers = numbers
         self._starts = starts
-        self._fast_numbers = numbers.data  # a number out of an array takes longer
+        self._fast_numbers = numbers.data  # indexing an array takes longer
         self._fast_starts = starts.data
         self.gaps = numbers[int(starts[-1]) :]
 
@@ -177,14 +177,14 @@ class Index:
         name: str = "an index in memory",
         piece_bytes: int = MEMBER_BYTES,
     ) -> Index:
-        """Make an index in memory.
+        """Return an index in memory.
 
         Args:
-            shards: What :func:`index_chunks` takes.
-            compression: What they are compressed with.
+            shards: As for :func:`index_chunks`.
+            compression: Compression of the shards.
             gaps: Items without a record.
-            name: What errors call it.
-            piece_bytes: What the largest member or block has, uncompressed.
+            name: Its name in errors.
+            piece_bytes: Uncompressed size of the largest member or block.
         """
         index = cls.__new__(cls)
         index._path, index._file, index.piece_bytes = name, None, piece_bytes
@@ -201,39 +201,39 @@ class Index:
 
     @property
     def name(self) -> str:
-        """The file's path, or what else errors call the index."""
+        """The file's path, or another name of the index in errors."""
         return self._path
 
     def _refuse(self, why: str, **where: int) -> NoReturn:
         raise ManifestError(
-            f"not an index that can be used: {why}",
+            f"the index can not be used: {why}",
             path=self._path,
-            hint="`shardwriter index` makes it anew from the shards",
+            hint="`shardwriter index` rebuilds it from the shards",
             record_index=where.get("record_index"),
             shard=where.get("shard"),
         )
 
     def check_order(self, shard: int, file_bytes: int) -> None:
-        """Check that a shard's entries ascend and lead to no place behind its file.
+        """Check that a shard's entries ascend and stay inside its file.
 
-        Takes about as long as the index's CRC.
+        This takes about as long as the index's CRC.
 
         Args:
             shard: The shard.
             file_bytes: Size of its file.
 
         Raises:
-            ManifestError: They do not; names the first record or member that is wrong.
+            ManifestError: They do not; the message names the first such record or member.
         """
         rows = self._shard(shard)
         is_plain = self._columns == 1
         self._check_row(shard, rows[0], FRAME_BYTES if is_plain else 1, file_bytes)
         is_empty = rows.shape[1] == 1 and not rows[-1, 0]  # a gzip member without records
         if not is_plain and not is_empty:
-            self._check_row(shard, rows[1], 1, _MOST_RECORDS)
+            self._check_row(shard, rows[1], 1, _MAX_RECORDS)
 
-    def _check_row(self, shard: int, row: NDArray[np.uint64], least: int, most: int) -> None:
-        step, limit = np.uint64(least), np.uint64(most)
+    def _check_row(self, shard: int, row: NDArray[np.uint64], min_step: int, end: int) -> None:
+        step, limit = np.uint64(min_step), np.uint64(end)
         last = np.zeros(1, np.uint64)
         for start in range(0, len(row), _CHECK_ENTRIES):
             block = np.asarray(row[start : start + _CHECK_ENTRIES])
@@ -243,15 +243,15 @@ class Index:
                 at = int(wrong[0])
                 what = "record" if self._columns == 1 else "member"
                 self._refuse(
-                    f"{what} {start + at:,} of shard {shard} ends at {int(block[at]):,}, where the "
-                    f"one before ends at {int(before[at]):,} of at most {most:,}",
+                    f"{what} {start + at:,} of shard {shard} ends at {int(block[at]):,}, but the "
+                    f"previous one ends at {int(before[at]):,} and the limit is {end:,}",
                     **({"record_index": start + at} if self._columns == 1 else {}),
                     shard=shard,
                 )
             last = block[-1:]
 
     def entries(self, shard: int) -> NDArray[np.uint64]:
-        """Return what a shard has: uint64[1, n] ends, or uint64[2, n] if it is compressed.
+        """Return a shard's entries: uint64[1, n] ends; for compressed shards uint64[2, n].
 
         Raises:
             ManifestError: The index has no such shard.
@@ -260,13 +260,13 @@ class Index:
 
     def _shard(self, shard: int) -> NDArray[np.uint64]:
         if not 0 <= shard < len(self.counts):
-            self._refuse(f"it has {len(self.counts)} shards, and no shard {shard}")
+            self._refuse(f"it has {len(self.counts)} shards, but no shard {shard}")
         numbers = self._numbers[int(self._starts[shard]) : int(self._starts[shard + 1])]
         rows: NDArray[np.uint64] = numbers.reshape(self._columns, -1)
         return rows
 
     def ends(self, shard: int) -> NDArray[np.uint64]:
-        """Return uint64[count]: the offset behind each frame, member or block of a shard.
+        """Return uint64[count]: the end offset of each frame, member or block of a shard.
 
         Raises:
             ManifestError: The index has no such shard.
@@ -275,7 +275,7 @@ class Index:
         return ends
 
     def records(self, shard: int) -> NDArray[np.uint64]:
-        """Return uint64[count]: the records up to the end of each member or block of a shard.
+        """Return uint64[count]: the number of records up to the end of each member or block.
 
         Raises:
             ManifestError: The index has no such shard.
@@ -284,7 +284,7 @@ class Index:
         return records
 
     def rows(self, shard: int) -> bytes:
-        """Return what stands in the file beside a growing shard: its entries, one after the other.
+        """Return a shard's entries as bytes, as in the file beside an open shard.
 
         Raises:
             ManifestError: The index has no such shard.
@@ -292,7 +292,7 @@ class Index:
         return bytes(np.ascontiguousarray(self._shard(shard).T).astype("<u8").tobytes())
 
     def num_records(self, shard: int) -> int:
-        """Return how many records a shard has.
+        """Return the number of records of a shard.
 
         Raises:
             ManifestError: The index has no such shard.
@@ -303,7 +303,7 @@ class Index:
         return int(numbers[1, -1]) if numbers.shape[1] else 0
 
     def span(self, shard: int, position: int) -> tuple[int, int]:
-        """Return where the frame of a record of a plain shard begins and ends; it has to exist."""
+        """Return start and end of the frame of a record of a plain shard; it must exist."""
         at = self._fast_starts[shard] + position
         numbers = self._fast_numbers
         return (numbers[at - 1] if position else 0), numbers[at]
@@ -311,14 +311,14 @@ class Index:
     def spans(
         self, shards: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the same of many, int64[k] each."""
+        """Return starts and ends of the frames of many records, int64[k] each."""
         at = self._starts[shards] + positions
-        # With no record in front, what stands there is of another shard, or of the head.
+        # The number before the first record belongs to another shard, or to the header.
         begins = np.where(positions > 0, self._numbers[at - 1], np.uint64(0))
         return begins.astype(np.int64), self._numbers[at].astype(np.int64)
 
     def inflated_bytes(self, shards: NDArray[np.int64], positions: NDArray[np.int64]) -> int:
-        """Estimate what records of compressed shards take: each its part of its member or block.
+        """Return the estimated uncompressed bytes of records: their parts of members or blocks.
 
         Args:
             shards: int64[k].
@@ -337,8 +337,8 @@ class Index:
             total += int(sizes.sum())
         return total
 
-    def place(self, shard: int, position: int) -> RecordSpan:
-        """Return where record ``position`` of a shard is.
+    def locate(self, shard: int, position: int) -> RecordSpan:
+        """Return the bytes to read for record ``position`` of a shard.
 
         Raises:
             ManifestError: The index has no such record.
@@ -346,21 +346,21 @@ class Index:
         ends = self.ends(shard)
         num_records = self.num_records(shard)
         if not 0 <= position < num_records:
-            self._refuse(f"it has {num_records} records of shard {shard}, and no record {position}")
+            self._refuse(f"it has {num_records} records of shard {shard}, but no record {position}")
         piece, before, num_records = position, position, 1
         if self._columns == 2:
             records = self._shard(shard)[1]
-            # In the array's own type: any other makes numpy copy the whole of it.
+            # In the array's own dtype: for any other, numpy copies the whole array.
             piece = int(np.searchsorted(records, np.uint64(position), side="right"))
             if piece == len(records):
-                self._refuse(f"its records of shard {shard} go back")
+                self._refuse(f"its record counts of shard {shard} decrease")
             before = int(records[piece - 1]) if piece else 0
             num_records = int(records[piece]) - before
         first = len(ZLIB_HEAD) if self.compression == "zlib" else 0
         begin = int(ends[piece - 1]) if piece else first
         end = int(ends[piece])
         if not begin < end or num_records < 1:
-            self._refuse(f"its offsets of shard {shard} go back at record {position}")
+            self._refuse(f"its offsets of shard {shard} decrease at record {position}")
         return RecordSpan(begin, end, position - before, num_records)
 
 
@@ -377,7 +377,7 @@ def _mapped(path: str, name: str, state: tuple[int, int]) -> Index:
         raise SourceChanged(
             "the index has changed since the dataset was opened",
             path=name,
-            hint="open the dataset again, when nothing writes to it",
+            hint="open the dataset again after writing has ended",
         )
     return Index(path, name)
 
@@ -390,7 +390,7 @@ def _in_memory(numbers: NDArray[np.uint64], name: str, piece_bytes: int) -> Inde
 
 
 def dali_index(ends: NDArray[np.uint64]) -> bytes:
-    """Return the text of a ``.idx`` file: a line ``offset size`` for each whole frame."""
+    """Return the text of a ``.idx`` file: a line ``offset size`` per frame."""
     starts = np.concatenate((np.zeros(1, np.uint64), ends[:-1])) if len(ends) else ends
     sizes = ends - starts
     lines = (f"{o} {s}\n" for o, s in zip(starts.tolist(), sizes.tolist(), strict=True))

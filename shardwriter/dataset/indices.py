@@ -1,4 +1,4 @@
-"""Indices that choose items: which of a source are written, and in which order."""
+"""Indices that choose the items of a source to write, and their order."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _INT64_END = 1 << 63
 
 @dataclass(frozen=True, eq=False)
 class ItemIndices:
-    """Chosen items, by their places in the source.
+    """Chosen items of a source, in output order.
 
     Attributes:
-        numbers: int64[n]
+        numbers: int64[n] positions in the source.
     """
 
     numbers: NDArray[np.int64]
@@ -40,40 +40,40 @@ class ItemIndices:
         return sha256(self.numbers.astype("<i8", copy=False).tobytes()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what tells these indices from others."""
+        """Return number and digest of the indices, for the job hash."""
         return {"count": len(self), "sha256": self._sha256}
 
     def check(self, num_items: int) -> None:
-        """Hold the indices against the source.
+        """Check the indices against the number of items of the source.
 
         Raises:
-            OptionError: One is behind its end.
+            OptionError: One is out of range.
         """
-        place = _first(self.numbers >= num_items)
-        if place is not None:
+        entry = _first(self.numbers >= num_items)
+        if entry is not None:
             raise OptionError(
-                f"index {self.numbers[place]} (entry {place} of the indices) is out of range: the "
+                f"index {self.numbers[entry]} (entry {entry} of the indices) is out of range: the "
                 f"source has {num_items:,} items",
                 hint="items count from 0",
             )
 
 
 def item_indices(values: Any, *, allow_duplicates: bool = False) -> ItemIndices:
-    """Return indices, checked as far as that needs no source.
+    """Return checked indices; `ItemIndices.check` compares them with a source.
 
     Args:
         values: A list, a range, or an array of integers.
         allow_duplicates: Whether an item may be written more than once.
 
     Raises:
-        OptionError: Says which entry is no index, or stands there twice.
+        OptionError: An entry is not an index or is repeated; the message names it.
     """
     check_value("allow_duplicates", allow_duplicates, bool)
     numbers = _integers(values)
-    place = _first(numbers < 0)
-    if place is not None:
+    entry = _first(numbers < 0)
+    if entry is not None:
         raise OptionError(
-            f"index {numbers[place]} (entry {place} of the indices) is negative",
+            f"index {numbers[entry]} (entry {entry} of the indices) is negative",
             hint="items count from 0",
         )
     if not allow_duplicates:
@@ -82,19 +82,19 @@ def item_indices(values: Any, *, allow_duplicates: bool = False) -> ItemIndices:
 
 
 def _integers(values: Any) -> NDArray[np.int64]:
-    """Return int64[n], a copy of its own."""
+    """Return indices as int64[n], in memory of their own."""
     if isinstance(values, range):
         return np.arange(values.start, values.stop, values.step, dtype=np.int64)
     if isinstance(values, (list, tuple)):
-        place = next((p for p, v in enumerate(values) if not _is_integer(v)), None)
-        if place is not None:
-            raise OptionError(f"entry {place} of the indices is {values[place]!r}, and no integer")
+        entry = next((k for k, v in enumerate(values) if not _is_integer(v)), None)
+        if entry is not None:
+            raise OptionError(f"entry {entry} of the indices is {values[entry]!r}, not an integer")
         try:
             return np.array(values, np.int64)
         except OverflowError:
-            place = next(p for p, v in enumerate(values) if not -_INT64_END <= v < _INT64_END)
+            entry = next(k for k, v in enumerate(values) if not -_INT64_END <= v < _INT64_END)
             raise OptionError(
-                f"index {values[place]} (entry {place} of the indices) is out of range",
+                f"index {values[entry]} (entry {entry} of the indices) is out of range",
                 hint="items count from 0",
             ) from None
     if not hasattr(values, "__array__"):
@@ -106,7 +106,7 @@ def _integers(values: Any) -> NDArray[np.int64]:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise OptionError(
             f"the indices are {array.dtype.name}{list(array.shape)}",
-            hint="give one axis of integers",
+            hint="give a one-dimensional array of integers",
         )
     if array.dtype == np.uint64 and array.size and int(array.max()) >= _INT64_END:
         raise OptionError(f"index {array.max()} is out of range", hint="items count from 0")
@@ -119,17 +119,17 @@ def _is_integer(value: Any) -> bool:
 
 def _check_unique(numbers: NDArray[np.int64]) -> None:
     in_order = np.sort(numbers)
-    again = _first(in_order[1:] == in_order[:-1])
-    if again is not None:
-        twice = in_order[again]
-        places = np.flatnonzero(numbers == twice)
+    repeat = _first(in_order[1:] == in_order[:-1])
+    if repeat is not None:
+        twice = in_order[repeat]
+        entries = np.flatnonzero(numbers == twice)
         raise OptionError(
-            f"index {twice} stands at the entries {places[0]} and {places[1]} of the indices",
-            hint="--allow-duplicates writes such items more than once",
+            f"index {twice} is repeated: entries {entries[0]} and {entries[1]} of the indices",
+            hint="use --allow-duplicates to write items more than once",
         )
 
 
 def _first(found: NDArray[np.bool_]) -> int | None:
-    """Return the place of the first true value."""
-    place = int(found.argmax()) if len(found) else 0
-    return place if len(found) and found[place] else None
+    """Return the index of the first true value; None if there is none."""
+    index = int(found.argmax()) if len(found) else 0
+    return index if len(found) and found[index] else None

@@ -1,15 +1,15 @@
-"""The order "blake2b-key/1": items by a salted hash of their keys, whatever order they came in.
+"""The order "blake2b-key/1": items sorted by a salted hash of their keys.
 
-An item's key is bytes (:func:`key_bytes`): text in UTF-8, bytes as they are, a whole number as its
+An item's key is bytes (:func:`key_bytes`): text in UTF-8, bytes unchanged, an integer as its
 decimal text. So 7 and ``"7"`` are one key. Its hash is BLAKE2b of the key with
 
 - ``digest_size`` 8, read as u64, little-endian;
-- ``key``: the seed (the salt) as u64, little-endian: 8 bytes, those of seed 0 too;
+- ``key``: the seed (the salt) as u64, little-endian: 8 bytes, also for seed 0;
 - ``person``: ``shardwriter.ordr``.
 
-Items stand in ascending order of (hash, key); keys compare as bytes do. Two items of one key have
-no order, and are refused. The place of an item depends on the set of keys and on the seed alone, so
-a program that has never seen all items in one place comes to the same order.
+Items are in ascending order of (hash, key); keys compare as bytes. Two items with the same key are
+an error. The position of an item depends only on the set of keys and the seed, not on source order,
+so processes that each see some of the items compute the same order.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def key_bytes(key: object) -> bytes:
     """Return a key's bytes.
 
     Args:
-        key: str (in UTF-8), bytes (as they are), or an integer of Python or numpy that is no bool
-            (its decimal text). A list or numpy array of one such value is that value.
+        key: str (stored in UTF-8), bytes, or an integer of Python or numpy but not a bool (stored
+            as decimal text). A list or numpy array of one such value counts as that value.
 
     Raises:
-        FeatureError: It is something else; says what.
+        FeatureError: It is anything else.
     """
     value = key
     if isinstance(key, np.ndarray) and key.size == 1:
@@ -63,14 +63,14 @@ def key_bytes(key: object) -> bytes:
         if is_integer:
             return str(int(value)).encode("ascii")  # type: ignore[call-overload]
     except ValueError as error:  # a lone surrogate, or a number of thousands of digits
-        raise FeatureError(f"this can not be a key: {error}") from None
+        raise FeatureError(f"the value can not be a key: {error}") from None
     raise FeatureError(
-        f"{_described(key)} can not be a key",
-        hint="a key is one text, bytes, or one whole number",
+        f"{_describe(key)} can not be a key",
+        hint="give one text, bytes or integer as the key",
     )
 
 
-def _described(key: object) -> str:
+def _describe(key: object) -> str:
     name = type(key).__name__
     if isinstance(key, np.ndarray):
         return f"an array {list(key.shape)} of {key.dtype}"
@@ -80,21 +80,21 @@ def _described(key: object) -> str:
 
 
 def key_of(item: Any, feature: str) -> bytes:
-    """Return the key of an item: the bytes of one of its features.
+    """Return the key of an item, from one of its features.
 
     Args:
         item: A mapping of features, a named tuple or a dataclass; a SequenceExample, whose context
-            has the keys; or bytes, which are a finished record.
-        feature: The name.
+            has the keys; or bytes, an encoded record.
+        feature: Name of the feature.
 
     Raises:
-        FeatureError: The item has no such feature or no value there, or it is no key.
-        SourceError: The record is no ``tf.train.Example``, and no SequenceExample.
-        WireError: It is none of any kind.
+        FeatureError: The feature or its value is missing, or the value can not be a key.
+        SourceError: The record is not an Example or SequenceExample.
+        WireError: The record is malformed.
     """
     features: Mapping[str, Any] | None
     if isinstance(item, bytes):
-        features = _of_record(item)
+        features = _record_features(item)
     elif isinstance(item, SequenceExample):
         features = item.context
     elif isinstance(item, Mapping):
@@ -104,25 +104,25 @@ def key_of(item: Any, feature: str) -> bytes:
     if features is None:
         raise FeatureError(
             f"the item is of type {type(item).__name__}, not a mapping of features",
-            hint="a key is a feature of what the source gives; a map comes after it",
+            hint="--key needs items with named features; keys are read before the map runs",
         )
     return value_key(features.get(feature), feature)
 
 
-def _of_record(record: bytes) -> Mapping[str, Any]:
+def _record_features(record: bytes) -> Mapping[str, Any]:
     kind = payload_kind(record)
     if kind == "SequenceExample":
         return decode_sequence_example(record).context
     if kind != "Example":
-        raise SourceError("the record is no tf.train.Example, so it has no feature for a key")
+        raise SourceError("the record is not a tf.train.Example, so it has no feature for a key")
     return decode_example(record)
 
 
 def value_key(value: object, feature: str) -> bytes:
-    """Return the key that the value of a feature is; None and UNSET are none.
+    """Return the key from the value of a feature.
 
     Raises:
-        FeatureError: It is no key.
+        FeatureError: The value is None or UNSET, or can not be a key.
     """
     if value is None or value is UNSET:
         raise FeatureError("the item has no key", feature=feature)
@@ -137,7 +137,7 @@ def key_hash(key: bytes, seed: int) -> int:
     """Return the u64 by which a key is ordered.
 
     Args:
-        key: Its bytes.
+        key: The key.
         seed: The salt, 0 <= seed < 2^64.
     """
     digest = blake2b(
@@ -161,19 +161,17 @@ def key_hashes(keys: Iterable[bytes], seed: int) -> NDArray[np.uint64]:
 def positions_by_key(
     hashes: NDArray[np.uint64],
     key_at: Callable[[int], bytes],
-    refused: Callable[[bytes, int, int], Exception],
+    duplicate_error: Callable[[bytes, int, int], Exception],
 ) -> NDArray[np.int64]:
-    """Return int64[n]: the items in order.
-
-    Only where hashes are equal are keys asked for again.
+    """Return int64[n]: the items in key order.
 
     Args:
-        hashes: uint64[n]: the hash of the key of each item.
-        key_at: Gives an item's key.
-        refused: Makes the error for a key and the two items that both have it.
+        hashes: uint64[n]: the key hash of each item.
+        key_at: Returns an item's key; called only for items with equal hashes.
+        duplicate_error: Returns the error for a key and the two items that have it.
 
     Raises:
-        Exception: Two items have one key: what ``refused`` has made.
+        Exception: The ``duplicate_error`` of two items with the same key.
     """
     order = np.argsort(hashes, kind="stable")
     for first, stop in _runs(hashes, order):
@@ -181,23 +179,23 @@ def positions_by_key(
         for item in map(int, order[first:stop]):
             key = key_at(item)
             if key in items:
-                raise refused(key, items[key], item)
+                raise duplicate_error(key, items[key], item)
             items[key] = item
         order[first:stop] = [items[key] for key in sorted(items)]
     return order
 
 
 def _runs(hashes: NDArray[np.uint64], order: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield [first, stop) of the runs of equal hashes in sorted order."""
+    """Yield [first, stop) of each run of equal hashes in sorted order."""
     first = stop = 0
     for start in range(0, len(order) - 1, _BLOCK):
         block = hashes[order[start : start + _BLOCK + 1]]
-        for place in (np.flatnonzero(block[1:] == block[:-1]) + start).tolist():
-            if place + 1 != stop:
+        for position in (np.flatnonzero(block[1:] == block[:-1]) + start).tolist():
+            if position + 1 != stop:
                 if stop:
                     yield first, stop
-                first = place
-            stop = place + 2
+                first = position
+            stop = position + 2
     if stop:
         yield first, stop
 
@@ -205,12 +203,12 @@ def _runs(hashes: NDArray[np.uint64], order: NDArray[np.int64]) -> Iterator[tupl
 def equal_keys(
     key: bytes, named: tuple[str, str] | None = None, feature: str | None = None
 ) -> SourceError:
-    """Return the error for two items of one key.
+    """Return the error for two items with the same key.
 
     Args:
         key: The key.
-        named: What a person calls them, where they have names.
-        feature: The feature that is the key; None for what the source calls its items.
+        named: The names of the items, if they have any.
+        feature: The feature with the key; None for the source's names of items.
     """
     try:
         shown = repr(key.decode("utf-8"))
@@ -220,7 +218,7 @@ def equal_keys(
         shown = f"{shown[: _SHOWN - 3]}..."
     names = "" if named is None else f", {named[0]} and {named[1]}"
     return SourceError(
-        f"two items have the key {shown}{names}: they have no order",
+        f"two items have the key {shown}{names}, so their order is undefined",
         feature=feature,
-        hint="name a feature that no two items have in common: --key FEATURE",
+        hint="give a feature that is unique for each item: --key FEATURE",
     )

@@ -1,9 +1,9 @@
-"""The manifest: what a finished dataset is, as ``<name>.manifest.json``.
+"""The manifest ``<name>.manifest.json``: the description of a finished dataset.
 
-It is published last, so its presence says that everything else is there and whole. It holds no
-timestamp, host, path or version: two runs of one job write the same bytes. Facts about shards stand
-in columns (``shards.records[s]``), which keeps 100,000 shards at a few megabytes. Keys that are not
-known here are kept as they are and written back.
+It is published last, so its presence means that the dataset is complete. It has no timestamp, host,
+path or version: two runs of one job write the same bytes. Facts about shards are in columns
+(``shards.records[s]``), so 100,000 shards take a few megabytes. Unknown keys are preserved when a
+manifest is read and written.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ from shardwriter.formats import (
 )
 from shardwriter.schema import Encoding, FeatureSummary, schema_from_json, summary_text
 
-# The shape of a manifest as JSON: which keys it has, and the types of their values.
-#
-# What other keys hold is not looked at; it is kept and written back.
+# -- the JSON shape; other keys are allowed --------------------------------------------------------
 
 Items = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""A number of items: so many that two of them, or a shard and its turn, still fit an int64."""
+"""A number of items. The limit leaves room for sums of two of them in an int64."""
 
 
 class _Index(TypedDict):
@@ -121,7 +119,7 @@ class _Repaired(TypedDict):
 
 
 class Versioned(TypedDict):
-    """What a manifest of any version has."""
+    """The keys of a manifest of any version."""
 
     format: str
 
@@ -143,7 +141,7 @@ class _ManifestKeys(Versioned):
 
 
 class ManifestShape(_ManifestKeys, total=False):
-    """A manifest."""
+    """The JSON object of a manifest."""
 
     labels: _Labels | None
     metadata: dict[str, Any]
@@ -157,14 +155,14 @@ _SHOWN_ROWS: Final = 50
 
 @dataclass(frozen=True)
 class SealedShard:
-    """What is known of one finished shard file.
+    """The facts of one finished shard file.
 
     Attributes:
-        num_records: Its records.
+        num_records: Number of records.
         payload_bytes: Bytes of all payloads.
         file_bytes: Size of the file.
-        crc32c: Of the uncompressed frames; for a plain shard that of the file itself.
-        file_crc32c: Of the file, where it is compressed.
+        crc32c: CRC-32C of the uncompressed frames; for a plain shard also that of the file.
+        file_crc32c: CRC-32C of a compressed file; None for a plain shard.
     """
 
     num_records: int
@@ -176,7 +174,7 @@ class SealedShard:
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """The index file that goes with a manifest."""
+    """The index file of a manifest."""
 
     file: str
     file_bytes: int
@@ -189,20 +187,19 @@ class Manifest:
 
     Attributes:
         pattern: Names of its files.
-        num_items: T, items in source order, those without a record included.
-        shards: One entry a shard.
-        gaps: Sorted indices of the items without a record; of a manifest that was read they are
-            kept as runs (:class:`~shardwriter.dataset.assignment.GapRuns`).
+        num_items: T, the number of items in source order, including those without a record.
+        shards: One entry per shard.
+        gaps: Sorted indices of the items without a record; in a manifest read from a file they are
+            :class:`~shardwriter.dataset.assignment.GapRuns`.
         compression: ``{"type": "none"}``, or with the library and member size.
         index: The index file.
-        job: Hash of everything that decides the bytes.
+        job: Hash of everything that determines the bytes.
         source: Kind and digest of the source.
-        order: What was done to source order: ``shuffle`` and ``split``; ``key`` where items stand
-            in the order of their keys.
-        schema: The manifest's own ``schema`` object.
+        order: Changes to source order: ``shuffle``, ``split``, and ``key`` for key order.
+        schema: The manifest's ``schema`` object.
         labels: Label counts, or None.
-        extra: Keys that this version does not know; those inside of ``index``, ``shards`` and
-            ``skipped`` under that name.
+        metadata: Further facts, such as data warnings.
+        extra: Unknown keys; those inside ``index``, ``shards`` and ``skipped`` under these names.
     """
 
     pattern: ShardPattern
@@ -231,7 +228,7 @@ class Manifest:
 
     @property
     def num_records(self) -> int:
-        """Records in all shards."""
+        """Number of records in all shards."""
         return sum(shard.num_records for shard in self.shards)
 
     @property
@@ -246,7 +243,7 @@ class Manifest:
 
     @property
     def features(self) -> dict[str, FeatureSummary]:
-        """The schema, by feature; of SequenceExamples the features of the context."""
+        """The schema by feature; for SequenceExamples the features of the context."""
         return schema_from_json(self.schema)
 
     @property
@@ -257,7 +254,7 @@ class Manifest:
         return schema_from_json(self.schema, "feature_lists")
 
     def type_texts(self) -> dict[str, str]:
-        """Return the type of each feature in few words; feature lists are called ``NAME[]``."""
+        """Return a short description of the type of each feature; feature lists are ``NAME[]``."""
         types = {feature_spelling(name): found for name, found in self.features.items()}
         types |= {list_spelling(name): f for name, f in (self.feature_lists or {}).items()}
         return {name: summary_text(types[name].type) for name in sorted(types)}
@@ -271,7 +268,7 @@ class Manifest:
         return f"<Manifest {clean(self.name)}: {facts}{listed}>"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks, with everything that comes from data escaped."""
+        """Return an HTML table for notebooks, with untrusted text escaped."""
         rows = [
             ("dataset", self.name),
             *self._facts().items(),
@@ -368,8 +365,6 @@ _KNOWN: Final = frozenset(
         "source",
     ]
 )
-
-
 _KNOWN_PARTS: Final = {
     "index": frozenset(["crc32c", "file", "file_bytes"]),
     "shards": frozenset(
@@ -380,12 +375,12 @@ _KNOWN_PARTS: Final = {
 
 
 def parse_manifest(text: str | bytes, path: str | None = None, index_bytes: int = 0) -> Manifest:
-    """Read and check the text of a manifest.
+    """Return a checked manifest from its text.
 
     Args:
         text: UTF-8 JSON.
-        path: What errors call it.
-        index_bytes: Size of the index file beside it; 0 where there is none.
+        path: The file, for errors.
+        index_bytes: Size of its index file; 0 if there is none.
 
     Raises:
         ManifestError: It is malformed or contradicts itself.
@@ -394,15 +389,15 @@ def parse_manifest(text: str | bytes, path: str | None = None, index_bytes: int 
         manifest = _from_json(_checked(text), index_bytes, path)
     except ValueError as error:
         raise ManifestError(
-            f"not a manifest that can be used: {error}",
+            f"the manifest can not be used: {error}",
             path=path,
-            hint="restore the manifest that came with the dataset, or write the dataset again",
+            hint="restore the dataset's original manifest, or write the dataset again",
         ) from None
     return manifest
 
 
 def _checked(text: str | bytes) -> ManifestShape:
-    """Parse a manifest and check its shape; its version first, as another one has another shape."""
+    """Return a parsed manifest after checking its version and its shape."""
     data = json_shape.read(text, Versioned)
     if data["format"] != FORMAT:
         raise ValueError(f"its format is {data['format']!r:.80}, not {FORMAT!r}")
@@ -458,36 +453,38 @@ def _from_json(data: ManifestShape, index_bytes: int, path: str | None) -> Manif
         _unknown(data),
     )
     if len(gaps) != data["skipped"]["count"]:
-        raise ValueError(f"skipped.count is {data['skipped']['count']}, its runs hold {len(gaps)}")
+        raise ValueError(
+            f"skipped.count is {data['skipped']['count']}, but skipped.runs have {len(gaps)}"
+        )
     totals = {"num_records": manifest.num_records, "payload_bytes": manifest.payload_bytes}
     claimed = {"num_records": data["num_records"], "payload_bytes": data["payload_bytes"]}
     for name, total in totals.items():
         if total != claimed[name]:
-            raise ValueError(f"{name} is {claimed[name]}, its shards sum up to {total}")
-    breach = assignment_error(columns["records"], manifest.num_items, gaps)
-    if breach is not None:
-        shard, expected, count = breach
-        raise ValueError(f"shard {shard} has {count} records, the law gives {expected}")
+            raise ValueError(f"{name} is {claimed[name]}, but its shards sum to {total}")
+    wrong = assignment_error(columns["records"], manifest.num_items, gaps)
+    if wrong is not None:
+        shard, expected, count = wrong
+        raise ValueError(f"shard {shard} has {count} records, the assignment gives {expected}")
     return manifest
 
 
 def _check_labels(data: ManifestShape) -> None:
-    """Refuse label counts that contradict each other."""
+    """Raise if label counts contradict each other."""
     labels = data["labels"]
     assert labels is not None
     counts, by_shard = labels["counts"], labels.get("shards")
     if sum(counts.values()) >= 1 << 63:
-        raise ValueError(f"its labels are counted {sum(counts.values()):,} times together")
+        raise ValueError(f"its label counts sum to {sum(counts.values()):,}")
     if by_shard is not None and (
         by_shard.keys() != counts.keys()
         or any(len(row) != data["num_shards"] for row in by_shard.values())
         or any(sum(row) > counts[label] for label, row in by_shard.items())
     ):
-        raise ValueError("labels.shards does not divide labels.counts by the shards")
+        raise ValueError("labels.shards contradicts labels.counts")
 
 
 def _unknown(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what this version does not know, at the top and one level down."""
+    """Return the unknown keys, of the object and of its known parts."""
     extra = {key: value for key, value in data.items() if key not in _KNOWN}
     for part, known in _KNOWN_PARTS.items():
         rest = {key: value for key, value in data[part].items() if key not in known}
@@ -497,7 +494,7 @@ def _unknown(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_runs(name: str, runs: Sequence[tuple[int, int]], num_items: int) -> None:
-    """Refuse runs that are not in order, or not of these items."""
+    """Raise if runs are not in order, or out of range."""
     stop = 0
     for first, count in runs:
         if first < stop or count < 1:

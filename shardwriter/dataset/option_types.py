@@ -1,8 +1,8 @@
-"""Checking what a caller gives against the declared type: ``overwrite="yes"`` is no bool.
+"""Check option values against declared types, so ``overwrite="yes"`` is an error.
 
-Python takes any value for any argument, and most of them would do something: a text is true, and
-``"4"`` fails only where it is first compared. The dataclasses of options declare what each may be,
-and :func:`check_fields` holds them to it.
+Python accepts any value for an argument, and most would have some effect: a text is true, and
+``"4"`` fails only at its first comparison. Dataclasses of options declare the type of each field,
+and :func:`check_fields` checks them.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from shardwriter.errors import OptionError
 
 @dataclass(frozen=True)
 class Bounds:
-    """What numbers may be, inside of ``Annotated``.
+    """The range of a number, for ``Annotated``.
 
     Attributes:
-        start: The least.
-        stop: More than the largest; None for no limit.
-        is_open: Whether ``start`` itself is too small.
+        start: The minimum.
+        stop: The exclusive maximum; None for no limit.
+        is_open: Whether ``start`` itself is excluded.
     """
 
     start: int
     stop: int | None = None
     is_open: bool = False
 
-    def hold(self, value: float) -> bool:
-        """Whether a number is between them; NaN is not."""
+    def contain(self, value: float) -> bool:
+        """Return whether a number is in the range; NaN is not."""
         is_above = value > self.start if self.is_open else value >= self.start
         return is_above and (self.stop is None or value < self.stop)
 
 
 Count = Annotated[int, Bounds(0)]
-"""A number of things."""
+"""A number of items, 0 or more."""
 Positive = Annotated[int, Bounds(1)]
-"""A number of things of which there is one."""
+"""A number of items, 1 or more."""
 Seed = Annotated[int, Bounds(0, 2**64)]
-"""What a random order is made of."""
+"""The seed of a random order."""
 
 
 def check_fields(options: Any) -> None:
@@ -51,7 +51,7 @@ def check_fields(options: Any) -> None:
         options: The instance; its class declares the types.
 
     Raises:
-        OptionError: A value is of another type, or out of its bounds: names the field.
+        OptionError: A value has another type or is out of range; the message names the field.
     """
     for name, hint in _hints(options.__class__).items():
         check_value(name, getattr(options, name), hint)
@@ -61,15 +61,15 @@ def check_value(name: str, value: Any, hint: Any) -> None:
     """Check one value.
 
     Args:
-        name: Of the option.
-        value: What was given.
+        name: Name of the option.
+        value: The value.
         hint: The declared type.
 
     Raises:
-        OptionError: It is of another type, or out of its bounds.
+        OptionError: The value has another type or is out of range.
     """
     if not _fits(value, hint):
-        raise OptionError(f"{name} is {value!r:.80}", hint=f"give {_said(hint)}")
+        raise OptionError(f"{name} is {value!r:.80}", hint=f"give {_type_text(hint)}")
 
 
 @cache
@@ -83,25 +83,26 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, each) for each in get_args(hint))
     if origin is Annotated:
         base, *bounds = get_args(hint)
-        return _fits(value, base) and all(each.hold(value) for each in bounds)
+        return _fits(value, base) and all(each.contain(value) for each in bounds)
     if origin is Literal:
         return isinstance(value, str) and value in get_args(hint)
     kind = origin or hint
     if kind is int:
-        return type(value) is int  # a bool is an int too, and goes into the job's hash as another
+        # A bool is an int too, but has another JSON form in the job's hash.
+        return type(value) is int
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return isinstance(value, kind)
 
 
-def _said(hint: Any) -> str:
-    """Return what a type takes, for a person."""
+def _type_text(hint: Any) -> str:
+    """Return the values of a type as text for messages."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
-        return " or ".join(map(_said, get_args(hint)))
+        return " or ".join(map(_type_text, get_args(hint)))
     if origin is Annotated:
         base, *bounds = get_args(hint)
-        return _said(base) + "".join(map(_bounds_said, bounds))
+        return _type_text(base) + "".join(map(_bounds_text, bounds))
     if origin is Literal:
         return " or ".join(map(repr, get_args(hint)))
     kind = origin or hint
@@ -116,8 +117,8 @@ def _said(hint: Any) -> str:
     return known.get(kind, f"one of type {kind.__name__}")
 
 
-def _bounds_said(bounds: Bounds) -> str:
-    least = f" above {bounds.start}" if bounds.is_open else f" from {bounds.start}"
+def _bounds_text(bounds: Bounds) -> str:
+    start = f" above {bounds.start}" if bounds.is_open else f" from {bounds.start}"
     if bounds.stop is None:
-        return least if bounds.is_open else f"{least} on"
-    return f"{least} to {bounds.stop - 1:,}"
+        return start if bounds.is_open else f"{start} on"
+    return f"{start} to {bounds.stop - 1:,}"

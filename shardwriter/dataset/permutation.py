@@ -1,10 +1,10 @@
 """The permutation "feistel8/1": a shuffle of any size in constant memory.
 
-It is a function of (n, seed, epoch) alone, so a shuffled write can be repeated, resumed and split
-over workers without storing an order, and inverted to find where an item went.
+It is a function of (n, seed, epoch), so a shuffled write can be repeated, resumed and divided among
+workers without storing an order, and inverted to locate an item.
 
-Small n are sorted by hashed keys, since a Feistel network is far from uniform there. Larger ones go
-through 8 rounds on a grid of a x b >= n cells, a = ceil(sqrt n); a cell beyond n is sent round
+Small n are sorted by hashed keys, since a Feistel network is far from uniform there. For larger n,
+8 rounds permute a grid of a x b >= n cells with a = ceil(sqrt n); a result beyond n is permuted
 again ("cycle walking"). All arithmetic is mod 2^64.
 """
 
@@ -35,8 +35,8 @@ class Permutation:
 
     Args:
         size: n.
-        seed: Chooses the permutation; 0 <= seed < 2^64.
-        epoch: Chooses another one for the same seed.
+        seed: Selects the permutation; 0 <= seed < 2^64.
+        epoch: Selects another one for the same seed.
     """
 
     def __init__(self, size: int, seed: int, epoch: int = 0) -> None:
@@ -64,54 +64,54 @@ class Permutation:
         return Permutation, self._key
 
     def __call__(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Map int64[k] places to the int64[k] items that stand there.
+        """Return the int64[k] items at int64[k] positions.
 
         Raises:
-            IndexError: A place lies outside of 0..n-1.
+            IndexError: A position is outside of 0..n-1.
         """
-        places = self._inside(indices)
+        positions = self._check_range(indices)
         if self._order is not None:
-            return np.asarray(self._order[places])
-        return self._walk(places, self._round_trip)
+            return np.asarray(self._order[positions])
+        return self._walk(positions, self._permute)
 
-    def item(self, place: int) -> int:
-        """Map one place, for which arrays would cost ten times as much.
+    def item(self, position: int) -> int:
+        """Return the item at one position, ten times as fast as with an array.
 
         Raises:
-            IndexError: It lies outside of 0..n-1.
+            IndexError: The position is outside of 0..n-1.
         """
-        if not 0 <= place < self.size:
-            raise IndexError(f"an index lies outside of 0..{self.size - 1}")
+        if not 0 <= position < self.size:
+            raise IndexError(f"an index is outside of 0..{self.size - 1}")
         if self._order is not None:
-            return int(self._order[place])
+            return int(self._order[position])
         sides = int(self._rows), int(self._columns)
         keys = self._keys.tolist()
         while True:
-            cell = list(divmod(place, sides[1]))
+            cell = list(divmod(position, sides[1]))
             for number, key in enumerate(keys):
                 side = number % 2
                 z = (cell[1 - side] ^ key) * _GOLDEN_INT & _MASK_64
                 z = (z ^ z >> 32) * _MIX_INT & _MASK_64
                 cell[side] = (cell[side] + ((z >> 32) * sides[side] >> 32)) % sides[side]
-            place = cell[0] * sides[1] + cell[1]
-            if place < self.size:
-                return place
+            position = cell[0] * sides[1] + cell[1]
+            if position < self.size:
+                return position
 
     def inverse(self, items: ArrayLike) -> NDArray[np.int64]:
-        """Map int64[k] items to the int64[k] places where they stand.
+        """Return the int64[k] positions of int64[k] items.
 
         Raises:
-            IndexError: An item lies outside of 0..n-1.
+            IndexError: An item is outside of 0..n-1.
         """
-        inside = self._inside(items)
+        numbers = self._check_range(items)
         if self._order is not None:
-            return np.asarray(np.argsort(self._order, kind="stable")[inside])
-        return self._walk(inside, self._round_trip_back)
+            return np.asarray(np.argsort(self._order, kind="stable")[numbers])
+        return self._walk(numbers, self._permute_back)
 
-    def _inside(self, values: ArrayLike) -> NDArray[np.int64]:
+    def _check_range(self, values: ArrayLike) -> NDArray[np.int64]:
         numbers = np.asarray(values, np.int64)
         if numbers.size and (numbers.min() < 0 or numbers.max() >= self.size):
-            raise IndexError(f"an index lies outside of 0..{self.size - 1}")
+            raise IndexError(f"an index is outside of 0..{self.size - 1}")
         return numbers
 
     def _walk(self, values: NDArray[np.int64], step: Callable[[_U64], _U64]) -> NDArray[np.int64]:
@@ -128,7 +128,7 @@ class Permutation:
         left: _U64 = cells // self._columns
         return left, cells - left * self._columns
 
-    def _round_trip(self, cells: _U64) -> _U64:
+    def _permute(self, cells: _U64) -> _U64:
         left, right = self._split(cells)
         for number, key in enumerate(self._keys):
             if number % 2 == 0:
@@ -138,7 +138,7 @@ class Permutation:
         joined: _U64 = left * self._columns + right
         return joined
 
-    def _round_trip_back(self, cells: _U64) -> _U64:
+    def _permute_back(self, cells: _U64) -> _U64:
         left, right = self._split(cells)
         for number in range(7, -1, -1):
             key = self._keys[number]
@@ -159,7 +159,7 @@ def _noise(values: _U64, key: np.uint64, modulus: np.uint64) -> _U64:
 
 
 def _mix64(z: _U64) -> _U64:
-    """The finaliser of splitmix64."""
+    """Return the finalizer of splitmix64."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: _U64 = z ^ (z >> np.uint64(31))

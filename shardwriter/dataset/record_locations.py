@@ -1,8 +1,8 @@
-"""Record numbers in reading order, and where these records stand: whole arrays at once.
+"""Locations of records by their numbers in reading order, for whole arrays at once.
 
-Sets that shardwriter wrote follow its assignment (:mod:`shardwriter.dataset.assignment`). Foreign
-sets are read one record of each shard in turn, and a shard that is at its end drops out, which is
-what an interleave of their files gives.
+Datasets written by shardwriter follow its assignment (:mod:`shardwriter.dataset.assignment`). Other
+shard sets are read one record of each shard in turn, without shards that have ended, like an
+interleave of their files.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ _Int64s = NDArray[np.int64]
 
 
 class RecordLocations(Protocol):
-    """Where records stand, by their numbers in reading order, which have to be in range.
+    """Maps record numbers in reading order, which must be in range, to shards and positions.
 
     Attributes:
-        num_records: How many there are.
+        num_records: Number of records.
     """
 
     num_records: int
 
-    def place(self, record: int) -> tuple[int, int]:
+    def locate(self, record: int) -> tuple[int, int]:
         """Return the shard of a record, and its position there."""
 
-    def places(self, records: _Int64s) -> tuple[_Int64s, _Int64s]:
-        """Return the same of int64[k] records: int64[k] shards and int64[k] positions."""
+    def locate_many(self, records: _Int64s) -> tuple[_Int64s, _Int64s]:
+        """Return int64[k] shards and int64[k] positions of int64[k] records."""
 
     def source_index(self, records: _Int64s) -> _Int64s:
         """Return int64[k]: the items that gave the records, counted in source order."""
 
 
 class AssignedLocations:
-    """Item i is in shard i mod N at position i div N, less the gaps in front of it there.
+    """Locations by assignment: item i is in shard i mod N, at i div N minus the gaps before it.
 
     Args:
         num_shards: N.
         gaps: Sorted items without a record.
-        num_records: How many records there are.
+        num_records: Number of records.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class AssignedLocations:
         self._num_shards = num_shards
         numbers = np.asarray(gaps, np.int64)
         self._num_gaps = len(numbers)
-        # H_k = g_k - k is how many records lie in front of gap k: record r is item
+        # H_k = g_k - k is the number of records before gap k: record r is item
         # r + bisect_right(H, r).
         self._before = numbers - np.arange(len(numbers))
         shards, turns = numbers % num_shards, numbers // num_shards
-        # One sorted array for all shards: a gap is found by its shard and turn as one number.
+        # One sorted array for all shards, with shard and turn of a gap combined in one number.
         self._span = int(turns[-1]) + 2 if len(numbers) else 1
         self._keys = np.sort(shards * self._span + turns)
         self._of_shards = np.searchsorted(self._keys, np.arange(num_shards) * self._span)
 
-    def place(self, record: int) -> tuple[int, int]:
+    def locate(self, record: int) -> tuple[int, int]:
         """Return the shard of a record, and its position there."""
         if not self._num_gaps:
             position, shard = divmod(record, self._num_shards)
@@ -71,7 +71,7 @@ class AssignedLocations:
         key = shard * self._span + min(turn, self._span - 1)
         return shard, turn - bisect_left(self._keys.data, key) + int(self._of_shards[shard])
 
-    def places(self, records: _Int64s) -> tuple[_Int64s, _Int64s]:
+    def locate_many(self, records: _Int64s) -> tuple[_Int64s, _Int64s]:
         """Return int64[k] shards and int64[k] positions of int64[k] records."""
         items = self.source_index(records)
         turns = items // self._num_shards
@@ -90,39 +90,40 @@ class AssignedLocations:
 
 
 class InterleavedLocations:
-    """One record of each shard in turn; shards that are at their end drop out.
+    """Locations for reading one record of each shard in turn, without shards that have ended.
 
-    Where lengths follow the law this is the law without gaps. Between two lengths that shards have
-    the same shards take part in every round, so a record's round is found by division. Which of
-    them has the j-th turn is asked of a wavelet matrix: the j-th smallest of the numbers in front
-    of a place, with one array for each binary digit.
+    For lengths that follow the assignment this equals the assignment without gaps. Between two
+    consecutive shard lengths the same shards take part in each round, so division gives a record's
+    round. A wavelet matrix gives the shard of the j-th turn: the j-th smallest of the first shards
+    by length, with one array per binary digit.
 
     Args:
-        counts: Records of each shard.
+        counts: Number of records of each shard.
     """
 
     def __init__(self, counts: Sequence[int] | NDArray[np.integer]) -> None:
         lengths = np.asarray(counts, np.int64)
         self.num_records = int(lengths.sum())
-        order = np.argsort(-lengths, kind="stable")  # the shards of any round are its beginning
+        order = np.argsort(-lengths, kind="stable")  # the shards of each round are a prefix
         levels = np.unique(lengths[lengths > 0])
         self._begins = np.concatenate(([0], levels[:-1])) if len(levels) else levels
         self._live = len(lengths) - np.searchsorted(np.sort(lengths), levels)
         ends = np.cumsum((levels - self._begins) * self._live)
         self._records = np.concatenate(([0], ends[:-1])) if len(levels) else ends
         self._num_shards = len(lengths)
-        self._digits: list[tuple[int, _Int64s]] = []  # with how many zeros up to each place
+        # Binary digits, from the highest, with the number of zeros before each position.
+        self._digits: list[tuple[int, _Int64s]] = []
         for digit in range(max(0, len(lengths) - 1).bit_length() - 1, -1, -1):
             is_zero = (order >> digit & 1) == 0
             self._digits.append((digit, np.concatenate(([0], np.cumsum(is_zero)))))
             order = np.concatenate((order[is_zero], order[~is_zero]))
 
-    def place(self, record: int) -> tuple[int, int]:
+    def locate(self, record: int) -> tuple[int, int]:
         """Return the shard of a record, and its position there."""
-        shards, positions = self.places(np.array([record], np.int64))
+        shards, positions = self.locate_many(np.array([record], np.int64))
         return int(shards[0]), int(positions[0])
 
-    def places(self, records: _Int64s) -> tuple[_Int64s, _Int64s]:
+    def locate_many(self, records: _Int64s) -> tuple[_Int64s, _Int64s]:
         """Return int64[k] shards and int64[k] positions of int64[k] records."""
         level = np.searchsorted(self._records, records, side="right") - 1
         live = self._live[level]
@@ -134,7 +135,7 @@ class InterleavedLocations:
         return shards, self._begins[level] + rounds
 
     def _in_turn(self, turns: _Int64s, stops: _Int64s) -> _Int64s:
-        """Return the turns[i]-th smallest of the first stops[i] shards by length."""
+        """Return the turns[i]-th smallest number of the first stops[i] shards by length."""
         starts = np.zeros_like(stops)
         shards = np.zeros_like(stops)
         for digit, zeros in self._digits:
@@ -147,5 +148,5 @@ class InterleavedLocations:
         return shards
 
     def source_index(self, records: _Int64s) -> _Int64s:
-        """Return the records' own numbers: nothing is known of items."""
+        """Return the records' own numbers, since the items are not known."""
         return records

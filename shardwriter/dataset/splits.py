@@ -1,17 +1,17 @@
-"""Splits: which part of the items each of several datasets has, and what they are called.
+"""Splits: divide the items of a source among several datasets.
 
-``train=0.9,val=0.1`` divides the items by their keys, the rule "blake2b-split/1" (F2): an item's
-key is its bytes (what the source calls it in UTF-8, else its place in the source as u64,
-little-endian; or the key that is a feature of it), and its hash is BLAKE2b of the key with
+``train=0.9,val=0.1`` divides the items by key with the rule "blake2b-split/1" (F2). An item's key
+is its name in the source in UTF-8, else its position in the source as u64, little-endian; or the
+value of a key feature. Its hash is BLAKE2b of the key with
 
 - ``digest_size`` 8, read as u64, little-endian;
 - ``key``: the seed as u64, little-endian;
 - ``person``: ``shardwriter.splt``.
 
 With c_j, the exact decimal sum of the first j fractions, split j has the items whose hash h is
-floor(c_(j-1) 2^64) <= h < floor(c_j 2^64). So what else is in the data moves no item.
+floor(c_(j-1) 2^64) <= h < floor(c_j 2^64). So adding or removing items does not move others.
 
-``source`` takes the splits that the source has itself, ``train,val`` those two of them.
+``source`` takes all splits of the source, ``train,val`` two of them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ MAX_SPLITS: Final = 255
 _PERSON: Final = b"shardwriter.splt"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _ENTRY: Final = re.compile(r"(?P<name>[^=@]*)(?:=(?P<fraction>[^=@]*))?(?:@(?P<n>[^=@]*))?")
-_EXACT: Final = r"^(1|0?\.[0-9]+)$"  # no exponent, which could make a number of 10^9 digits
+_EXACT: Final = r"^(1|0?\.[0-9]+)$"  # no exponent, which could mean a number of 10^9 digits
 _DECIMAL: Final = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
 _SHARDS: Final = re.compile(r"[1-9][0-9]{0,5}|auto")
 _GRAMMAR: Final = (
-    "train=0.9,val=0.1 divides the items; source takes the splits that the source has, and "
-    "train,val those two of them; N of each: train=0.9@16,val=0.1@2, or train@16,val@2"
+    "train=0.9,val=0.1 divides the items; source takes all splits of the source, train,val two "
+    "of them; with numbers of shards: train=0.9@16,val=0.1@2 or train@16,val@2"
 )
 
 Fractions = tuple[tuple[str, str], ...]
@@ -67,9 +67,9 @@ class Split:
     """One of the splits of a write.
 
     Attributes:
-        name: What it is called.
-        fractions: All splits of the write with their fractions; none where the source gives them.
-        seed: The salt of the hash; another one divides the items otherwise.
+        name: Its name.
+        fractions: All splits of the write with their fractions; empty for splits of the source.
+        seed: The salt of the hash; another one divides the items differently.
     """
 
     name: str
@@ -78,7 +78,9 @@ class Split:
 
     def __post_init__(self) -> None:
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
-            raise OptionError(f"split_seed is {self.seed!r}: it is a number from 0 to 2^64 - 1")
+            raise OptionError(
+                f"split_seed is {self.seed!r}", hint="give a number from 0 to 2^64 - 1"
+            )
 
     @property
     def is_by_key(self) -> bool:
@@ -87,11 +89,11 @@ class Split:
 
     @property
     def number(self) -> int:
-        """Its place among the fractions."""
+        """Its index in ``fractions``."""
         return [name for name, _ in self.fractions].index(self.name)
 
     def numbers_of(self, keys: Iterable[bytes]) -> NDArray[np.uint8]:
-        """Return uint8[n]: the place among the fractions of the split that each of n keys is of."""
+        """Return uint8[n]: the index in ``fractions`` of the split of each of n keys."""
         hashes = split_hashes(keys, self.seed)
         return np.searchsorted(_bounds(self.fractions), hashes, side="right").astype(np.uint8)
 
@@ -108,22 +110,22 @@ class Split:
 
     @classmethod
     def from_json(cls, entry: SplitEntry) -> Split:
-        """Read a manifest's ``order.split``.
+        """Return the split in a manifest's ``order.split``.
 
         Raises:
-            ValueError: Its fractions do not divide the items, or its seed is none.
+            ValueError: Its fractions do not sum to 1, or its name is not among them.
         """
         fractions = tuple((name, fraction) for name, fraction in entry.get("fractions", ()))
         if fractions:
             names = [name for name, _ in fractions]
             is_whole = sum((Fraction(fraction) for _, fraction in fractions), Fraction()) == 1
             if len({*names}) < len(names) or entry["name"] not in names or not is_whole:
-                raise ValueError("its split's fractions do not sum to 1, or are of other names")
+                raise ValueError("its split's fractions do not sum to 1, or have other names")
         return cls(entry["name"], fractions, entry.get("seed", 0))
 
 
 def split_hashes(keys: Iterable[bytes], seed: int) -> NDArray[np.uint64]:
-    """Return uint64[n]: by what n keys are divided."""
+    """Return uint64[n]: the hashes of n keys, by which items are divided."""
     empty = blake2b(digest_size=8, key=seed.to_bytes(8, "little"), person=_PERSON)
     digests = []
     for key in keys:
@@ -133,29 +135,28 @@ def split_hashes(keys: Iterable[bytes], seed: int) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
-def position_key(place: int) -> bytes:
-    """Return the key of an item that has no name: its place in the source."""
-    return place.to_bytes(8, "little")
+def position_key(position: int) -> bytes:
+    """Return the key of an item without a name, from its position in the source."""
+    return position.to_bytes(8, "little")
 
 
 def _bounds(fractions: Fractions) -> NDArray[np.uint64]:
-    """Return where the range of a split ends and that of the next begins."""
+    """Return the hashes at which the range of each split but the last ends."""
     sums = accumulate(Fraction(fraction) for _, fraction in fractions[:-1])
     return np.array([int(c * (1 << 64)) for c in sums], np.uint64)
 
 
-# -- what a person says ----------------------------------------------------------------------------
+# -- the option ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SplitOption:
-    """What ``--split`` says.
+    """A parsed ``--split``.
 
     Attributes:
-        names: The splits, in order; none: all that the source has.
-        fractions: Names and exact decimals that sum to 1; none where the source gives the splits.
-        num_shards: N of a split, ``None`` for a chosen one; where it is not said, there is no such
-            entry.
+        names: The splits, in order; empty for all splits of the source.
+        fractions: Names and exact decimals that sum to 1; empty for splits of the source.
+        num_shards: N by split, for splits that have one; None for ``@auto``.
     """
 
     names: tuple[str, ...]
@@ -168,13 +169,13 @@ class SplitOption:
         return bool(self.fractions)
 
     def splits(self, seed: int, names: Iterable[str] | None = None) -> list[Split]:
-        """Return the splits; of a source those of these names."""
-        found = self.names if names is None else names
-        return [Split(name, self.fractions, seed if self.is_by_key else 0) for name in found]
+        """Return the splits; ``names`` are those of the source for ``source``."""
+        chosen = self.names if names is None else names
+        return [Split(name, self.fractions, seed if self.is_by_key else 0) for name in chosen]
 
 
 def parse_split_option(split: str | Mapping[str, Any]) -> SplitOption:
-    """Understand ``--split``.
+    """Return the parsed ``--split``.
 
     Args:
         split: ``train=0.9,val=0.1``, ``train=0.9@16,val=0.1@2``, ``source``, ``train,val``,
@@ -182,7 +183,7 @@ def parse_split_option(split: str | Mapping[str, Any]) -> SplitOption:
             the decimal 0.1).
 
     Raises:
-        OptionError: It is none of these, or the fractions do not sum to 1.
+        OptionError: It is malformed, or the fractions do not sum to 1.
     """
     if isinstance(split, Mapping):
         split = ",".join(f"{name}={_text(value)}" for name, value in split.items())
@@ -197,10 +198,10 @@ def parse_split_option(split: str | Mapping[str, Any]) -> SplitOption:
         match = _ENTRY.fullmatch(text)
         name = match["name"].strip() if match else ""
         if match is None or not name:
-            raise OptionError(f"--split {split!r}: {text!r} names no split", hint=_GRAMMAR)
+            raise OptionError(f"--split {split!r}: {text!r} has no split name", hint=_GRAMMAR)
         check_split_name(name)
         if name in names:
-            raise OptionError(f"--split {split!r}: {name!r} is there twice", hint=_GRAMMAR)
+            raise OptionError(f"--split {split!r}: {name!r} is given twice", hint=_GRAMMAR)
         names.append(name)
         if match["fraction"] is not None:
             fractions.append((name, _fraction(name, match["fraction"].strip())))
@@ -209,38 +210,38 @@ def parse_split_option(split: str | Mapping[str, Any]) -> SplitOption:
     if fractions and len(fractions) < len(names):
         without = next(name for name in names if name not in dict(fractions))
         raise OptionError(
-            f"--split {split!r}: {without!r} has no fraction, and {fractions[0][0]!r} has one",
+            f"--split {split!r}: {without!r} has no fraction, but {fractions[0][0]!r} has one",
             hint=_GRAMMAR,
         )
     if len(names) > MAX_SPLITS:
-        raise OptionError(f"--split names {len(names)} splits, more than {MAX_SPLITS}")
+        raise OptionError(f"--split has {len(names)} splits, the limit is {MAX_SPLITS}")
     total = sum((Fraction(fraction) for _, fraction in fractions), Fraction())
     if fractions and total != 1:
         off = _decimal(abs(1 - total))
         raise OptionError(
-            f"--split {split!r}: the fractions sum to {_decimal(total)}, and not to 1",
-            hint=f"give a further split the {off} that is left: rest={off}"
+            f"--split {split!r}: the fractions sum to {_decimal(total)}, not to 1",
+            hint=f"add a split for the remaining {off}: rest={off}"
             if total < 1
-            else f"take {off} away",
+            else f"reduce the fractions by {off}",
         )
     return SplitOption(tuple(names), tuple(fractions), num_shards)
 
 
 def check_split_name(name: str) -> None:
-    """Refuse a name that could not stand in the name of a dataset.
+    """Raise if a split name can not be part of a dataset's name.
 
     Raises:
-        OptionError: It is one.
+        OptionError: The name is invalid.
     """
     if not _NAME.fullmatch(name) or name == FROM_SOURCE:
         raise OptionError(
             f"{name!r} can not be the name of a split",
-            hint="use letters, digits, - and _, as in train; 'source' has a meaning of its own",
+            hint="use letters, digits, - and _, as in train; 'source' is reserved",
         )
 
 
 def _text(value: Any) -> str:
-    """Return a fraction as it is written; a float as the shortest decimal that it is."""
+    """Return a fraction as text; a float as its shortest decimal."""
     if isinstance(value, (float, np.floating)):
         return format(Decimal(repr(float(value))), "f")
     return format(value, "f") if isinstance(value, Decimal) else str(value)
@@ -250,15 +251,15 @@ def _fraction(name: str, text: str) -> str:
     value = Decimal(text) if _DECIMAL.fullmatch(text) else Decimal(0)
     if not 0 < value <= 1:
         raise OptionError(
-            f"--split {name}={text}: a fraction is a decimal above 0 and up to 1", hint=_GRAMMAR
+            f"--split {name}={text}: a fraction is a decimal above 0 and at most 1", hint=_GRAMMAR
         )
-    # 0.90 and 0.9 are one job.
+    # 0.90 and 0.9 have to give the same job hash.
     exact = format(value, "f")
     return exact.rstrip("0").rstrip(".") if "." in exact else exact
 
 
 def _decimal(value: Fraction) -> str:
-    """Return a sum of decimals with all of its digits."""
+    """Return a sum of decimals as text with all digits."""
     num_places = 0
     while (scaled := value * 10**num_places).denominator != 1:
         num_places += 1

@@ -1,4 +1,10 @@
-"""Bytes that others define: TFRecord frames, CRC-32C, Examples, image and WAV headers, events."""
+"""Byte formats: TFRecord frames, compressed shards, Examples, and media headers.
+
+Frames with masked CRC-32C are written and read here, plain or as gzip and zlib shards cut at
+records. Examples and SequenceExamples are encoded and decoded one by one or as columns, without
+TensorFlow. Also here: canonical JSON, TensorBoard events, image and WAV headers, and text for
+people.
+"""
 
 from __future__ import annotations
 

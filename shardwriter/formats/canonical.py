@@ -1,4 +1,4 @@
-"""Canonical JSON: one spelling for one value, so that equal facts are equal bytes."""
+"""Canonical JSON: equal values have equal bytes, so they can be hashed and compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 
 def dumps(value: Any) -> str:
-    """Return ASCII JSON with sorted keys, no spaces and a line end; NaN is refused."""
+    """Return ASCII JSON with sorted keys, no spaces and a final newline; raise for NaN."""
     text = json.dumps(
         value, ensure_ascii=True, sort_keys=True, separators=(",", ":"), allow_nan=False
     )
@@ -18,54 +18,55 @@ def dumps(value: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """Parse JSON and refuse an object that says one key twice.
+    """Return parsed JSON, strictly.
 
     Raises:
-        ValueError: It is no JSON, has a key twice, a number that is none, or nests too deep.
+        ValueError: It is not JSON, repeats a key in an object, has NaN or an infinite number, or
+            nests too deeply.
     """
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     try:
         return _DECODER.decode(text)
     except RecursionError:
-        raise ValueError("it nests too deep") from None
+        raise ValueError("it is nested too deeply") from None
 
 
 def digest(value: Any) -> str:
-    """Return ``sha256:`` and the hash of a value's canonical JSON."""
+    """Return the hash of a value's canonical JSON: ``sha256:<hex>``."""
     return "sha256:" + hashlib.sha256(dumps(value).encode("ascii")).hexdigest()
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if number in (math.inf, -math.inf):
-        raise ValueError(f"{text:.20} is more than a float holds")
+        raise ValueError(f"{text:.20} is too large for a float")
     return number
 
 
 class RepeatedKey(ValueError):
-    """One JSON object says a key twice."""
+    """A JSON object has the same key twice."""
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a parsed object of its pairs; for ``object_pairs_hook``.
+    """Return a JSON object from its pairs; for ``object_pairs_hook``.
 
     Raises:
-        RepeatedKey: A key stands twice.
+        RepeatedKey: A key appears twice.
     """
     found = dict(pairs)
     if len(found) != len(pairs):
         counts = Counter(key for key, _ in pairs)
         twice = next(key for key, count in counts.items() if count > 1)
-        raise RepeatedKey(f"the key {twice!r} stands twice in one object")
+        raise RepeatedKey(f"the key {twice!r} appears twice in one object")
     return found
 
 
 _DECODER: Final = json.JSONDecoder(
     object_pairs_hook=unique_keys, parse_constant=_refuse_constant, parse_float=_finite
 )
-"""Made once: a journal has a million lines."""
+"""Shared: a journal has up to a million lines to parse."""

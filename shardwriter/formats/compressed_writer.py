@@ -1,32 +1,32 @@
-"""Writing gzip and zlib shards that are cut at records, and that TensorFlow reads to the end (F6).
+"""Write gzip and zlib shards that are cut at records and that TensorFlow reads to the end (F6).
 
-A gzip shard is a run of members (RFC 1952), little-endian::
+A gzip shard is a sequence of members (RFC 1952), little-endian::
 
     offset  size  field
     0       10    1f 8b 08 04 00000000 00 ff     deflate, FEXTRA, no time, no system
     10      2     u16 length of the extra field: 16 + pad
-    12      4     "SW" | u16 12 + pad            our subfield
-    16      8     u64 bytes of this member in the file, from its first to its last
+    12      4     "SW" | u16 12 + pad            shardwriter's subfield
+    16      8     u64 size of this member in the file
     24      4     u32 records in it
     28      pad   zeros
-    28+pad  ...   deflate data, made in one call (:mod:`shardwriter.formats.compression`)
+    28+pad  ...   deflate data, compressed in one call (:mod:`shardwriter.formats.compression`)
     ...     8     u32 crc32 | u32 uncompressed bytes mod 2^32
 
-so that a reader can hop from member to member without inflating. A member ends with the record that
-brings its uncompressed bytes to ``member_bytes`` or more.
+so a reader can skip members without inflating them. A member ends with the record that brings its
+uncompressed bytes to ``member_bytes`` or more.
 
-TensorFlow's reader takes a file for ended, and says nothing, (a) after an empty member and (b)
-where a member ends just past a multiple of its buffer of 262,144 bytes, so that all of its data
-came with one buffer and its trailer is in the next. So no shard that has records has an empty
-member, and a member whose end E has 1 <= E mod 4096 <= 63 is padded to E mod 4096 = 64, unless it
-is the last. Which one is the last is known only later: just such a member is held back until the
-next one or the end.
+TensorFlow's reader silently stops (a) after an empty member and (b) where a member ends just past a
+multiple of its buffer of 262,144 bytes, with all its data in one buffer and its trailer in the
+next. So a shard with records has no empty member, and a member whose end E has 1 <= E mod 4096 <=
+63 is padded to E mod 4096 = 64, unless it is the last. Such a member is written only when the next
+member or the end of the shard is known.
 
-A zlib shard (RFC 1950) is one stream, as TensorFlow reads no more than the first of several::
+A zlib shard (RFC 1950) is one stream, as TensorFlow reads only the first of several::
 
     78 9c | blocks, cut like members, each ending in a full flush | 03 00 | u32 adler32, big-endian
 
-A shard without records is one empty member, or a stream without blocks.
+A shard without records is one empty member, or a stream without blocks. Inflating can start at
+each block; :func:`zlib_blocks` finds them.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from shardwriter.formats.tfrecord import (
 )
 
 EMPTY_DEFLATE: Final = b"\x03\x00"
-"""Deflate data of nothing: a last block without a byte in it."""
+"""The deflate data of no bytes: an empty last block."""
 ZLIB_HEAD: Final = b"\x78\x9c"
 ZLIB_TAIL_BYTES: Final = 6  # the empty last block, and adler32
 HAZARD_BYTES: Final = 64
-"""A member's end this far behind a buffer's start, or further, does TensorFlow no harm."""
+"""TensorFlow reads on after a member that ends at least so many bytes into a buffer."""
 
 _GZIP_HEAD = struct.Struct("<10sH2sHQI")
 _GZIP_MAGIC: Final = bytes.fromhex("1f8b08040000000000ff")
@@ -69,24 +69,24 @@ _PAGE_BYTES: Final = 4096
 
 
 class _Member(NamedTuple):
-    """A gzip member that is compressed, but for its header."""
+    """The compressed data and the trailer of a gzip member, without its header."""
 
     deflated: bytes
     trailer: bytes
     num_records: int
-    stream_bytes: int  # of all frames up to its end
-    crc32c: int  # of those
+    stream_bytes: int  # uncompressed bytes of all frames up to its end
+    crc32c: int  # CRC-32C of those frames
 
 
 class _Frames:
-    """Takes the frames of a member from the writer that gathers them; closes the real file."""
+    """The sink of the inner writer: it holds the frames of one member; closes the real file."""
 
     def __init__(self, sink: BinarySink) -> None:
         self._sink = sink
         self.data = b""
 
     def write(self, data: bytes, /) -> None:
-        """Keep the frames until the writer tells how many they are."""
+        """Store the frames until ``on_flush`` reports their number."""
         self.data = data
 
     def close(self) -> None:
@@ -95,21 +95,21 @@ class _Frames:
 
 
 class CompressedWriter:
-    """Writes records to one gzip or zlib shard, with the face of :class:`TFRecordWriter`.
+    """A writer of one gzip or zlib shard, with the interface of :class:`TFRecordWriter`.
 
-    Frames are gathered by a :class:`TFRecordWriter` of its own, so a record has the same bytes and
-    costs the same as in a plain shard until a member is full.
+    An inner :class:`TFRecordWriter` buffers the frames of a member, so until a member is full a
+    record costs the same as in a plain shard.
 
     Args:
-        file: A path (the file is created or emptied) or an open binary sink.
+        file: A path (the file is created or truncated) or an open binary sink.
         packing: Type, library and size of members.
-        on_flush: Told ``[end, records]`` of each member that was written: the offset behind it in
-            the file, and the records up to there.
-        written: What a gzip file holds already; members go behind it. A zlib stream can not be
-            gone on with: what is in front of it decides its checksum.
+        on_flush: Called with ``[end, records]`` after each member: its end offset in the file, and
+            the number of records up to there.
+        written: What a gzip file contains already; members are appended to it. A zlib stream can
+            not be continued, as its checksum covers the whole stream.
 
     Attributes:
-        write: Appends one record, given as bytes.
+        write: Append one record, given as bytes.
     """
 
     def __init__(
@@ -132,19 +132,19 @@ class CompressedWriter:
             on_flush=self._pack,
             written=written,
         )
-        # The method itself: a call in between would cost as much as framing a short record.
+        # The method itself: a wrapper would cost as much as framing a short record.
         self.write: Callable[[bytes], None] = self._inner.write
         self._packed_records = written.num_records
-        self._held: _Member | None = None
+        self._pending: _Member | None = None
         self._adler32 = 1
         self._written = written._replace(file_crc32c=written.file_crc32c or 0)
         self._finished = False
-        self._failure: BaseException | None = None  # nobody knows how much the sink took then
+        self._failure: BaseException | None = None  # then the end of the file is undefined
         self._failed_at: TracebackType | None = None
 
     @property
     def num_records(self) -> int:
-        """Records so far, those included that are in no member yet."""
+        """Records so far, including those that are not in a member yet."""
         return self._inner.num_records
 
     @property
@@ -159,14 +159,14 @@ class CompressedWriter:
 
     @property
     def written(self) -> Written:
-        """What stands in the file: whole members."""
+        """The content of the file: whole members."""
         return self._written
 
     def flush(self) -> None:
-        """Do nothing: a member's end is where the records say, and whole members are written."""
+        """Do nothing: the records decide where a member ends, and whole members are written."""
 
     def finish(self) -> None:
-        """Write all that is left; no record comes afterwards."""
+        """Write the remaining records and the trailer; no record may follow."""
         if self._failure is not None:
             raise self._failure.with_traceback(self._failed_at)
         if self._finished:
@@ -181,8 +181,8 @@ class CompressedWriter:
 
     def _write_rest(self) -> None:
         if self._is_gzip:
-            if self._held is not None:
-                self._write_member(self._held, is_last=True)
+            if self._pending is not None:
+                self._write_member(self._pending, is_last=True)
             elif not self._packed_records:
                 self._write_member(_Member(EMPTY_DEFLATE, bytes(8), 0, 0, 0), is_last=True)
         else:
@@ -201,10 +201,10 @@ class CompressedWriter:
             self.discard()
 
     def discard(self) -> None:
-        """Close the file without writing what is in no member yet."""
+        """Close the file without writing records that are not in a member yet."""
         self._finished = True
         self._failure = None
-        self._held = None
+        self._pending = None
         self._inner.discard()
 
     def __enter__(self) -> CompressedWriter:
@@ -214,7 +214,7 @@ class CompressedWriter:
         self.close()
 
     def _pack(self, payload_sizes: list[int]) -> None:
-        """Compress the frames that the inner writer has just handed on."""
+        """Compress the frames that the inner writer has just flushed."""
         data, self._frames.data = self._frames.data, b""
         self._packed_records += len(payload_sizes)
         if self._is_gzip:
@@ -226,22 +226,22 @@ class CompressedWriter:
                 self._inner.written.stream_bytes,
                 self._inner.crc32c,
             )
-            self._take_member(member)
+            self._add_member(member)
             return
         head = b"" if self._written.file_bytes else ZLIB_HEAD
         self._adler32 = isal_zlib.adler32(data, self._adler32)
         block = head + deflate_block(data, self._deflate)
         stream_bytes = self._inner.written.stream_bytes
         self._put(block, self._packed_records, stream_bytes, self._inner.crc32c)
-        self._tell()
+        self._report_flush()
 
-    def _take_member(self, member: _Member) -> None:
-        if self._held is not None:
-            held, self._held = self._held, None
-            self._write_member(held, is_last=False)
+    def _add_member(self, member: _Member) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._write_member(pending, is_last=False)
         size = _GZIP_HEAD.size + len(member.deflated) + len(member.trailer)
         if _padding(self._written.file_bytes + size):
-            self._held = member
+            self._pending = member
         else:
             self._write_member(member, is_last=False)
 
@@ -259,12 +259,12 @@ class CompressedWriter:
         records = self._written.num_records + member.num_records
         data = b"".join((head, bytes(pad), member.deflated, member.trailer))
         self._put(data, records, member.stream_bytes, member.crc32c)
-        self._tell()
+        self._report_flush()
 
     def _put(
         self, data: bytes, num_records: int, stream_bytes: int, crc32c: int, num_pieces: int = 1
     ) -> None:
-        """Write whole members; the file then has so many records, with frames of that CRC."""
+        """Write whole members; the numbers are those of the file afterwards."""
         write_all(self._sink, data)
         before = self._written
         self._written = Written(
@@ -276,41 +276,38 @@ class CompressedWriter:
             before.num_pieces + num_pieces,
         )
 
-    def _tell(self) -> None:
+    def _report_flush(self) -> None:
         if self._on_flush is not None:
             self._on_flush([self._written.file_bytes, self._written.num_records])
 
 
 def _padding(end: int) -> int:
-    """Return how many bytes move a member's end out of TensorFlow's way; 0 where it does well."""
-    behind = end % _PAGE_BYTES
-    return HAZARD_BYTES - behind if 1 <= behind < HAZARD_BYTES else 0
+    """Return the padding that moves a member's end out of the range where TensorFlow stops."""
+    past = end % _PAGE_BYTES
+    return HAZARD_BYTES - past if 1 <= past < HAZARD_BYTES else 0
 
 
-# The blocks of a zlib shard: the places where inflating can begin in its middle.
-#
-# Nothing in the file tells where they are but the empty stored block ``00 00 ff ff`` in which a
-# full flush ends. Compressed data may hold these four bytes too, so each of them is tried: where a
-# block ends, the empty last block ``03 00`` would end the stream.
+# The blocks of a zlib shard are marked only by the empty stored block ``00 00 ff ff`` at the end of
+# a full flush. Compressed data may contain these bytes too, so each occurrence is tried: at the end
+# of a block, the empty last block ``03 00`` would end the stream.
 
 _FLUSH: Final = b"\x00\x00\xff\xff"
-_FEED_BYTES: Final = 1 << 16  # inflated at a time, so that a bomb takes little memory
+_FEED_BYTES: Final = 1 << 16  # inflated at a time, which bounds the memory for a zip bomb
 
 
 def zlib_blocks(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
-    """Yield where each block of a zlib file ends.
+    """Yield the end of each block of a zlib file.
 
-    The checksums are not looked at; :func:`shardwriter.formats.tfrecord_reader.read_records` proves
-    them.
+    Checksums are not checked; :func:`shardwriter.formats.tfrecord_reader.read_records` does that.
 
     Args:
-        path: A zlib file that is whole.
+        path: A complete zlib file.
 
     Yields:
-        The offset behind the block in the file, and the offset in the uncompressed stream.
+        The end offset of the block in the file, and in the uncompressed stream.
 
     Raises:
-        CorruptFile: It has none: it is not cut into blocks, as other writers' files are not.
+        CorruptFile: The file is not cut into blocks, like those of other writers.
         OSError: The file can not be read.
     """
     file_bytes = os.path.getsize(path)
@@ -323,25 +320,25 @@ def zlib_blocks(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
             found = block_at(data, begin)
             if found is None or found[0] > stop:
                 raise CorruptFile(
-                    f"a zlib stream that can not be entered at byte {begin:,} of the file",
+                    f"no block of the zlib stream starts at byte {begin:,} of the file",
                     kind="no-blocks",
                     path=os.fspath(path),
-                    hint="write the records again: zlib shards of ours are cut into blocks",
+                    hint="`shardwriter write` writes zlib shards with blocks",
                 )
             begin, stream_end = found[0], stream_end + found[1]
             yield begin, stream_end
 
 
 def block_at(data: bytes | mmap.mmap, begin: int) -> tuple[int, int] | None:
-    """Return the end of the block that begins there, and its uncompressed bytes."""
+    """Return the end of the block at ``begin`` and its uncompressed size; None if there is none."""
     inflater = zlib.decompressobj(wbits=RAW_WBITS)
     inflated_bytes, fed = 0, begin
-    # Two of these marks can not overlap, so the next one is looked for behind the last.
+    # Two of these marks can not overlap, so the search continues after the last one.
     while (mark := data.find(_FLUSH, fed)) >= 0:
         for start in range(fed, mark + len(_FLUSH), _FEED_BYTES):
-            piece = data[start : min(start + _FEED_BYTES, mark + len(_FLUSH))]
+            block = data[start : min(start + _FEED_BYTES, mark + len(_FLUSH))]
             try:
-                inflated_bytes += len(inflater.decompress(piece))
+                inflated_bytes += len(inflater.decompress(block))
             except zlib.error:
                 return None
             if inflater.eof:
@@ -353,7 +350,7 @@ def block_at(data: bytes | mmap.mmap, begin: int) -> tuple[int, int] | None:
 
 
 def _could_end(inflater: zlib._Decompress) -> bool:
-    """Whether the empty last block would end the stream here."""
+    """Return whether the empty last block would end the stream here."""
     probe = inflater.copy()
     try:
         rest = probe.decompress(EMPTY_DEFLATE)

@@ -1,11 +1,16 @@
-"""Compressed shards: what a file is, found by its content, and its uncompressed bytes.
+"""Compression of shards: detect it, inflate files, and deflate members and blocks.
 
-Three types are known, named as TensorFlow names them in lower case: ``none``, ``gzip`` (RFC 1952, a
-run of members) and ``zlib`` (RFC 1950, one stream).
+The types are those of TensorFlow, in lower case: ``none``, ``gzip`` (RFC 1952, a sequence of
+members) and ``zlib`` (RFC 1950, one stream).
 
-The wrappers are parsed here and only the deflate data inside goes to the library. A library that
-checks the trailer by itself raises instead of handing out the last bytes, and the records in them
-would be lost to the reader of a damaged file.
+Reading: headers and trailers are parsed here and only the deflate data goes to the library. A
+library that checks the trailer itself raises instead of returning the last bytes, so the records in
+them would be lost to the reader of a damaged file.
+
+Writing: a gzip shard is cut into members and a zlib shard into blocks, each ending with the record
+that brings its uncompressed bytes to ``member_bytes`` or more. So they are a function of the
+records and of the number of shards. Each is compressed in one call, since the output of isal
+depends on how its input is divided into calls.
 """
 
 from __future__ import annotations
@@ -29,23 +34,23 @@ from shardwriter.formats.crc32c import extend_crc32c, masked_crc32c
 Compression = Literal["none", "gzip", "zlib"]
 
 SUFFIXES: Final[dict[Compression, str]] = {"none": "", "gzip": ".gz", "zlib": ""}
-"""What a shard's file name ends in (Beam's AUTO detection goes by the name of gzip files)."""
+"""The suffix of shard file names (Beam detects gzip files by their names)."""
 
 DEFLATE_ERROR: Final[type[Exception]] = isal_zlib.IsalError  # type: ignore[assignment] # stubs
 RAW_WBITS: Final = -15
-"""Deflate data alone, without a wrapper, with the full window of 32 KiB."""
+"""Raw deflate data without header and trailer, with the full window of 32 KiB."""
 _READ_BYTES: Final = 1 << 18
-_OUTPUT_BYTES: Final = 1 << 20  # inflated at a time: a bomb of zeros takes no more than this
+_OUTPUT_BYTES: Final = 1 << 20  # inflated at a time, which bounds the memory for a zip bomb
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _FHCRC, _FEXTRA, _FNAME, _FCOMMENT = 2, 4, 8, 16
 
 
 def sniff(head: bytes) -> Compression:
-    """Tell the compression of a file from its first bytes (12 are enough).
+    """Return the compression of a file from its first 12 bytes.
 
-    A right length CRC comes before any magic number: a plain record of 35,615 bytes starts with
-    gzip's magic. Where that CRC is wrong the zeros of a short length still tell it from a magic
-    number: no gzip or zlib file has six of them there.
+    A correct length CRC takes precedence over a magic number: a plain file whose first record has
+    35,615 bytes starts with gzip's magic number. If that CRC is wrong, the zeros of a short length
+    still identify a plain file: no gzip or zlib file has six zeros there.
     """
     if len(head) >= 12 and struct.unpack("<I", head[8:12])[0] == masked_crc32c(head[:8]):
         return "none"
@@ -60,13 +65,13 @@ def _is_zlib_header(head: bytes) -> bool:
     if len(head) < 2:
         return False
     method, flags = head
-    # Deflate with a window of up to 32 KiB, no dictionary, and both bytes a multiple of 31.
+    # Deflate, a window of up to 32 KiB, no dictionary; both bytes together are a multiple of 31.
     known = method & 0x0F == 8 and method >> 4 <= 7 and not flags & 0x20
     return known and (method << 8 | flags) % 31 == 0
 
 
 class _Inflater(Protocol):
-    """What is used of a decompression object of zlib or isal."""
+    """The interface of decompression objects of zlib and isal."""
 
     @property
     def eof(self) -> bool: ...
@@ -78,10 +83,10 @@ class _Inflater(Protocol):
 
 
 class _ExactInflater:
-    """Inflates up to the byte in front of that at which the data is broken.
+    """A decompression object that returns every byte before broken data.
 
-    isal drops what it inflated in the call that fails. The objects of zlib can be copied, so a call
-    that fails is made again, for the most output that does not.
+    isal drops the output of the call that fails. zlib's objects can be copied, so a failed call is
+    repeated with the largest output size that succeeds, found by bisection.
     """
 
     def __init__(self) -> None:
@@ -104,14 +109,14 @@ class _ExactInflater:
         try:
             return self._inflater.decompress(data, max_length)
         except zlib.error:
-            most, too_many, found = 0, max_length, b""
-            while too_many - most > 1:
-                middle = (most + too_many) // 2
+            good, bad, found = 0, max_length, b""
+            while bad - good > 1:
+                middle = (good + bad) // 2
                 attempt = before.copy()
                 try:
-                    found, after, most = attempt.decompress(data, middle), attempt, middle
+                    found, after, good = attempt.decompress(data, middle), attempt, middle
                 except zlib.error:
-                    too_many = middle
+                    bad = middle
             if not found:
                 raise
             self._inflater = after
@@ -119,7 +124,7 @@ class _ExactInflater:
 
 
 class _Input(Protocol):
-    """What is used of a compressed file."""
+    """The methods of a compressed file that are used."""
 
     def read(self, size: int, /) -> bytes: ...
     def seek(self, offset: int, /) -> int: ...
@@ -128,25 +133,25 @@ class _Input(Protocol):
 
 
 class _File(_Input, Protocol):
-    """What is used of a file that is opened and closed here."""
+    """The methods of a file that is opened and closed here."""
 
     def close(self) -> None: ...
 
 
 class InflateStream:
-    """The uncompressed bytes of a gzip or zlib file, as a stream.
+    """A stream of the uncompressed bytes of a gzip or zlib file.
 
-    Everything in front of a fault is handed out before the fault is raised.
+    All bytes before a defect are returned before the defect is raised.
 
     Args:
         file: The compressed file, at its start.
         compression: ``gzip`` or ``zlib``.
-        path: Named in errors.
+        path: The file, for errors.
 
     Attributes:
-        num_members: Members of a gzip file that were begun so far.
-        on_member: Told at the end of every member of the offset behind it in the file, and of the
-            offset behind it in the uncompressed stream.
+        num_members: Members of a gzip file begun so far.
+        on_member: Called at the end of each member with its end offset in the file and in the
+            uncompressed stream.
     """
 
     def __init__(self, file: _Input, compression: Compression, path: str | None = None) -> None:
@@ -154,12 +159,12 @@ class InflateStream:
         self._gzip = compression == "gzip"
         self._path = path
         self._input = b""
-        self._consumed_bytes = 0  # of the file, in front of self._input
-        self._member_start = 0  # where its deflate data begins
+        self._consumed_bytes = 0  # offset of self._input in the file
+        self._member_start = 0  # offset of its deflate data
         self._inflater: _Inflater | None = None
         self._check = 0
         self._member_bytes = 0
-        self._ended_bytes = 0  # uncompressed, of the members before this one
+        self._ended_bytes = 0  # uncompressed bytes of the previous members
         self._pending: CorruptFile | None = None
         self.num_members = 0
         self.on_member: Callable[[int, int], None] | None = None
@@ -168,7 +173,7 @@ class InflateStream:
         """Return up to ``size`` bytes, b"" at the end.
 
         Raises:
-            CorruptFile: The compressed data is broken; ``offset`` is that in the file itself.
+            CorruptFile: The compressed data is broken.
         """
         if self._pending is not None:
             raise self._pending
@@ -206,16 +211,16 @@ class InflateStream:
                 try:
                     self._end_member()
                 except CorruptFile as error:
-                    self._pending = error  # raised by the next read: the data comes first
+                    self._pending = error  # raised by the next read, after the data
                     if not data:
                         raise
             elif ended and not data:
-                self._fail("truncated", "compressed data ends in the middle")
+                self._fail("truncated", "compressed data is cut off")
             if data:
                 return data
 
     def _go_back(self) -> None:
-        """Inflate the member once more, up to where reading stands, to come close to a fault."""
+        """Inflate the member again up to the current position, with `_ExactInflater`."""
         self._file.seek(self._member_start)
         self._input = b""
         self._inflater = _ExactInflater()
@@ -228,13 +233,13 @@ class InflateStream:
             except zlib.error as error:
                 self._fail("bad-deflate", f"compressed data is broken: {error}")
             if not data and not self._input:
-                self._fail("truncated", "compressed data ends earlier than it did a moment ago")
+                self._fail("truncated", "compressed data has become shorter while it was read")
             self._input = self._inflater.unconsumed_tail
             skip -= len(data)
         self._consumed_bytes = self._file.tell() - len(self._input)
 
     def _begin_member(self) -> bool:
-        """Parse the wrapper's head; False at the end of the file."""
+        """Parse a member's header; return False at the end of the file."""
         if self.num_members and not self._gzip:
             if self._peek(1):
                 self._fail("trailing-data", "bytes follow the end of the zlib stream")
@@ -242,7 +247,7 @@ class InflateStream:
         if not self._peek(1):
             return False
         if self.num_members and self._peek(2) != _GZIP_MAGIC:
-            self._fail("trailing-data", "bytes that are no gzip member follow a member")
+            self._fail("trailing-data", "bytes that are not a gzip member follow a member")
         if self._gzip:
             self._skip_gzip_header()
         else:
@@ -257,7 +262,7 @@ class InflateStream:
     def _skip_gzip_header(self) -> None:
         _magic, method, flags = struct.unpack("<HBB", self._take(10)[:4])
         if method != 8 or flags & 0xE0:
-            self._fail("bad-gzip-header", f"gzip method {method}, flags {flags:#04x}: unknown")
+            self._fail("bad-gzip-header", f"unknown gzip method {method} or flags {flags:#04x}")
         if flags & _FEXTRA:
             (extra_bytes,) = struct.unpack("<H", self._take(2))
             self._take(extra_bytes)
@@ -272,7 +277,7 @@ class InflateStream:
             self._take(2)
 
     def _end_member(self) -> None:
-        """Hold the trailer against what was inflated."""
+        """Check the trailer against the inflated bytes."""
         if self._gzip:
             check, member_bytes = struct.unpack("<II", self._take(8))
             if member_bytes != self._member_bytes & 0xFFFFFFFF:
@@ -311,7 +316,7 @@ class InflateStream:
 
 
 class _SummedFile:
-    """A compressed file whose CRC is taken as it is read, as long as it is read in order."""
+    """A compressed file with the CRC of the bytes read; None once it was not read in order."""
 
     def __init__(self, file: _Input) -> None:
         self._file = file
@@ -338,12 +343,13 @@ class OpenStream:
     """An open TFRecord file: its compression and its uncompressed bytes.
 
     Args:
-        path: The file; named in errors where ``file`` is given.
-        file: What is read instead, unbuffered and at its start; it is closed with the stream.
+        path: The file.
+        file: An open, unbuffered file at its start to read instead of ``path``, which is then only
+            for errors; it is closed with the stream.
     """
 
     def __init__(self, path: str | os.PathLike[str], file: _File | None = None) -> None:
-        # Unbuffered: the reader asks for large blocks, a second buffer only copies.
+        # Unbuffered: reads are large, and a second buffer would only add a copy.
         self._file: _File = file or Path(path).open("rb", buffering=0)  # noqa: SIM115 - see exit
         try:
             head = self._file.read(12)
@@ -361,13 +367,13 @@ class OpenStream:
             self.read = self._inflate.read
 
     def tell(self) -> int:
-        """Return how many bytes of the file were read."""
+        """Return the number of bytes of the file that were read."""
         return self._file.tell()
 
     def reader_at(self) -> Callable[[int, int], bytes]:
-        """Return what reads the file itself, by number of bytes and offset, without its stream.
+        """Return a function that reads the file itself: ``read_at(num_bytes, offset)``.
 
-        Fewer bytes come at the end of the file. It may move the stream.
+        It returns fewer bytes at the end of the file, and may change the stream's position.
         """
         if isinstance(self._file, io.FileIO):
             return partial(os.pread, self._file.fileno())
@@ -380,11 +386,11 @@ class OpenStream:
 
     @property
     def file_crc32c(self) -> int | None:
-        """CRC-32C of a compressed file, as far as it was read; None where it is not known."""
+        """CRC-32C of the bytes read of a compressed file; None if not known."""
         return self._summed.crc32c if self._summed else None
 
     def on_members(self, on_member: Callable[[int, int], None]) -> None:
-        """Have a compressed file's members told; see :attr:`InflateStream.on_member`."""
+        """Set the callback for members of a compressed file; see :class:`InflateStream`."""
         if self._inflate is not None:
             self._inflate.on_member = on_member
 
@@ -401,78 +407,73 @@ class OpenStream:
 
 
 def open_stream(path: str | os.PathLike[str]) -> OpenStream:
-    """Open a file for reading its uncompressed bytes, whatever it is compressed with."""
+    """Return an open file whose ``read`` gives uncompressed bytes, whatever its compression."""
     return OpenStream(path)
 
 
-# How shards are compressed: the type, the library, and where a member ends.
-#
-# A gzip shard is cut into members and a zlib shard into blocks. Both end with the record that
-# brings their uncompressed bytes to ``member_bytes`` or more, so they are a function of the records
-# and of the number of shards. Each is compressed in one call, since what isal makes of some bytes
-# depends on the pieces in which it is given them.
-#
-# What it makes of them also depends on where its own state lies in memory. At the beginning of a
-# stream its loop for levels 1 and 2 takes a hash that should be that of the third byte from the
-# register which still holds the address of the stream (``igzip_icf_body_h1_gr_bt.asm``,
-# ``.write_first_byte``), and so notes the third byte in a slot of the table that depends on this
-# address. A match at these bytes is then found or not: of small members a few in a thousand came
-# out otherwise in another process. So a stream begins with four bytes of ours, that are flushed and
-# thrown away: they are too few for that loop, and it starts behind them with hashes that are right.
-# They must not occur in what follows, or a match could reach back to them.
+# -- writing ---------------------------------------------------------------------------------------
 
 Deflate = Literal["isal-2", "zlib-6"]
-"""A library and its level. It is recorded and never chosen by what can be imported."""
+"""A library and its level; recorded in the manifest, and independent of what is installed."""
 
 MEMBER_BYTES: Final = 1 << 20
 _MIN_MEMBER_BYTES: Final = 1 << 16
-_ALL_MEMBERS_BYTES: Final = 64 << 20  # growing, of all shards together
-_REACH_BYTES: Final = (1 << 15) + 4  # further back no match of deflate can reach
-_FIRST_CANDIDATE: Final = 0x81E53C9A  # as good as any
+_ALL_MEMBERS_BYTES: Final = 64 << 20  # of the open members of all shards together
+_WINDOW_BYTES: Final = (1 << 15) + 4  # the furthest that a deflate match reaches back
+_FIRST_CANDIDATE: Final = 0x81E53C9A  # arbitrary
 
 
 class _Compressor(Protocol):
-    """What is used of a compression object of zlib or isal."""
+    """The interface of compression objects of zlib and isal."""
 
     def compress(self, data: bytes, /) -> bytes: ...
     def flush(self, mode: int = ..., /) -> bytes: ...
 
 
 def _new_compressor(data: bytes, deflate: Deflate) -> _Compressor:
-    """Return what compresses ``data``, and nothing else."""
+    """Return a compression object for ``data`` whose output depends on ``data`` alone.
+
+    The output of isal also depends on the address of its state. At the start of a stream its loop
+    for levels 1 and 2 takes the hash of the third byte from a register that still holds the address
+    of the stream (``igzip_icf_body_h1_gr_bt.asm``, ``.write_first_byte``), so a match at these
+    bytes is found or not: a few in a thousand small members differed between processes. So each
+    stream starts with four bytes whose output is discarded. They are too few for that loop, which
+    starts after them with correct hashes. They must not occur in the data, or a match could refer
+    to them.
+    """
     if deflate == "zlib-6":
         return zlib.compressobj(6, zlib.DEFLATED, RAW_WBITS)
     compressor: _Compressor = isal_zlib.compressobj(2, isal_zlib.DEFLATED, RAW_WBITS)
-    compressor.compress(_absent_from(data[:_REACH_BYTES]))
-    compressor.flush(zlib.Z_SYNC_FLUSH)  # keeps what it has seen, and ends at a byte
+    compressor.compress(_absent_from(data[:_WINDOW_BYTES]))
+    compressor.flush(zlib.Z_SYNC_FLUSH)  # ends at a byte boundary and retains the window
     return compressor
 
 
 def _absent_from(data: bytes) -> bytes:
-    """Return four bytes that do not follow each other anywhere in ``data``: a function of it."""
+    """Return four bytes that do not occur in ``data``, chosen deterministically."""
     candidates = (number.to_bytes(4, "little") for number in count(_FIRST_CANDIDATE))
     return next(candidate for candidate in candidates if candidate not in data)
 
 
 def deflate_member(data: bytes, deflate: Deflate) -> bytes:
-    """Return the deflate data of a whole gzip member."""
+    """Return the deflate data of a gzip member."""
     compressor = _new_compressor(data, deflate)
     return compressor.compress(data) + compressor.flush()
 
 
 def deflate_block(data: bytes, deflate: Deflate) -> bytes:
-    """Return one block of a zlib stream: it ends at a byte and needs nothing in front of it."""
+    """Return one block of a zlib stream that ends at a byte and can be inflated on its own."""
     compressor = _new_compressor(data, deflate)
     return compressor.compress(data) + compressor.flush(zlib.Z_FULL_FLUSH)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """What a shard's frames are packed into.
+    """How the frames of shards are compressed.
 
     Attributes:
         compression: The type.
-        deflate: Who compresses.
+        deflate: The library and its level.
         member_bytes: Uncompressed bytes at which a gzip member or a zlib block ends.
     """
 
@@ -482,13 +483,13 @@ class Packing:
 
     @classmethod
     def of(cls, compression: Compression, deflate: Deflate, num_shards: int) -> Packing:
-        """Return the packing of N shards: many that grow together have smaller members."""
+        """Return the packing of N shards; with many shards members are smaller, to bound memory."""
         shared = _ALL_MEMBERS_BYTES // num_shards
         return cls(compression, deflate, max(_MIN_MEMBER_BYTES, min(MEMBER_BYTES, shared)))
 
     @property
     def is_plain(self) -> bool:
-        """Whether shards are frames and nothing else."""
+        """Whether shards are not compressed."""
         return self.compression == "none"
 
     def to_json(self) -> dict[str, Any]:
@@ -506,33 +507,36 @@ PLAIN: Final = Packing()
 
 
 def check_packing(compression: Compression, deflate: Deflate) -> None:
-    """Refuse what there is not.
+    """Check the options ``--compression`` and ``--deflate``.
 
     Raises:
-        OptionError: There is no such compression or library, or the library has nothing to do.
+        OptionError: A value is unknown, or a library is chosen without compression.
     """
     if compression not in get_args(Compression):
-        raise OptionError(f"compression is {compression!r}", hint="none, gzip or zlib")
+        raise OptionError(
+            f"compression is {compression!r}", hint="give --compression none, gzip or zlib"
+        )
     if deflate not in get_args(Deflate):
-        raise OptionError(f"deflate is {deflate!r}", hint="isal-2 or zlib-6")
+        raise OptionError(f"deflate is {deflate!r}", hint="give --deflate isal-2 or zlib-6")
     if compression == "none" and deflate != "isal-2":
         raise OptionError(
-            f"deflate is {deflate!r}, and shards are not compressed",
+            f"deflate is {deflate!r}, but shards are not compressed",
             hint="add --compression gzip, or leave --deflate off",
         )
 
 
 def compatibility_notes(compression: Compression) -> list[str]:
-    """Return what a person should know who compresses shards, a line each."""
+    """Return notes for a user who compresses shards: readers that can not read them."""
     if compression == "none":
         return []
     lines = [
-        f"{compression} shards can not be read by DALI, grain's own reader and whatever needs .idx "
-        f"files; shardwriter.open reads them, TensorFlow needs compression_type="
+        f"DALI, grain's own reader and readers that need .idx files can not read {compression} "
+        f"shards; shardwriter.open reads them, TensorFlow needs compression_type="
         f"{compression.upper()!r}"
     ]
     if compression == "zlib":
         lines.append(
-            "a zlib shard is one stream, so writing can not be resumed inside of it; gzip can"
+            "a zlib shard is one stream, so a resumed run writes it from its start; gzip shards "
+            "continue"
         )
     return lines

@@ -1,8 +1,8 @@
 """CRC-32C (Castagnoli) and the masked form that TFRecord stores.
 
 Sources: RFC 3720 appendix B.4 for the polynomial; the mask is that of LevelDB's log format, which
-TensorFlow's ``tsl/lib/hash/crc32c.h`` took over. The checksum itself is google-crc32c's, which uses
-the processor's CRC instructions. It wants ``bytes`` (or a read-only numpy array), no memoryview.
+TensorFlow's ``tsl/lib/hash/crc32c.h`` adopted. google-crc32c computes the checksum with the
+processor's CRC instructions; it takes ``bytes`` or a read-only numpy array, not a memoryview.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ MASK_DELTA = 0xA282EAD8
 
 
 def extend_crc32c(crc: int, data: bytes | NDArray[np.uint8]) -> int:
-    """Return the CRC of a stream that had ``crc`` so far and goes on with ``data``."""
+    """Return the CRC of a stream: ``crc`` is that of its bytes so far, ``data`` follows them."""
     return int(_extend(crc, data))
 
 
 def combine_crc32c(first: int, second: int, second_bytes: int) -> int:
-    """Return the CRC of two streams joined, from theirs and the length of the second.
+    """Return the CRC of two concatenated streams from their CRCs and the length of the second.
 
-    Bytes that follow act on a CRC like zeros, and the effect of a zero is linear over GF(2): that
-    of 2^k zeros is a 32 x 32 matrix, and a number of bytes needs one for each of its binary digits.
+    Appending n bytes transforms the first CRC as n zero bytes do, which is linear over GF(2). The
+    effect of 2^k zeros is a 32 x 32 matrix, and n needs one matrix per binary digit that is set.
     """
     power = 0
     while second_bytes:
@@ -64,15 +64,15 @@ def _zeros(power: int) -> tuple[int, ...]:
     if power:
         half = _zeros(power - 1)
         return tuple(_times(half, column) for column in half)
-    # The CRC of the empty stream is 0 on both sides of the inversion, which drops out.
-    nothing = int(_extend(0, b"\0"))
-    return tuple(int(_extend(1 << bit, b"\0")) ^ nothing for bit in range(32))
+    # The inversion before and after the CRC adds a constant, which XOR removes.
+    constant = int(_extend(0, b"\0"))
+    return tuple(int(_extend(1 << bit, b"\0")) ^ constant for bit in range(32))
 
 
 def mask_crc32c(crc: int) -> int:
-    """Rotate right by 15 bits and add a constant.
+    """Return the masked CRC: rotated right by 15 bits, plus a constant.
 
-    A CRC over bytes that hold their own CRC is weak; the mask keeps stored CRCs apart from those.
+    The CRC of data that contains its own CRC is weak; storing masked CRCs avoids that.
     """
     return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
 

@@ -1,13 +1,13 @@
-"""TensorBoard's event files: TFRecord framing around ``tensorflow.Event``, encoded here.
+"""Encode TensorBoard events, the records of an event file, without TensorBoard.
 
-What is used of the protocol (tensorboard ``compat/proto/event.proto`` and ``summary.proto``)::
+The fields used (tensorboard ``compat/proto/event.proto`` and ``summary.proto``)::
 
     Event            1 wall_time: double, 2 step: int64, 3 file_version: string, 5 summary: Summary
     Summary          1 value: repeated Value
     Value            1 tag: string, 2 simple_value: float, 9 metadata: SummaryMetadata
     SummaryMetadata  3 summary_description: string
 
-The first record of a file says ``brain.Event:2``, and every other one here holds scalars.
+The first record of a file has the file version ``brain.Event:2``; the others here hold scalars.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_FLOAT: Final = 3.4028234663852886e38
 
 
 def version_event(wall_time_s: float) -> bytes:
-    """Return the record that an event file begins with.
+    """Return the first record of an event file.
 
     Args:
         wall_time_s: Seconds since 1970.
@@ -40,27 +40,27 @@ def scalars_event(
     scalars: Mapping[str, float],
     descriptions: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return the record of some scalars at one step.
+    """Return a record of scalars at one step.
 
     Args:
         wall_time_s: Seconds since 1970.
-        step: Where they belong on the axis, from 0 on.
-        scalars: By tag; float32 is what an event file keeps of them.
-        descriptions: What TensorBoard says of a tag; needed once in a file.
+        step: Position on the horizontal axis, from 0.
+        scalars: Values by tag, stored as float32.
+        descriptions: Description shown by TensorBoard, by tag; needed once per file.
     """
-    told = descriptions or {}
+    texts = descriptions or {}
     summary = b"".join(
-        _delimited(1, _value(tag, scalar, told.get(tag))) for tag, scalar in scalars.items()
+        _delimited(1, _value(tag, scalar, texts.get(tag))) for tag, scalar in scalars.items()
     )
-    # A step of 0 is what an absent one means, so protobuf leaves it out too.
+    # protobuf omits a step of 0, the default.
     at = b"\x10" + encode_varint(step) if step else b""
     return _wall_time(wall_time_s) + at + _delimited(5, summary)
 
 
 def _value(tag: str, scalar: float, description: str | None) -> bytes:
-    # A number past float32 is an infinity there, as in a cast; struct would refuse it.
-    within = scalar if scalar != scalar or abs(scalar) <= _MAX_FLOAT else scalar * float("inf")
-    value = _delimited(1, tag.encode()) + b"\x15" + _FLOAT.pack(within)
+    # A number too large for float32 becomes infinite, as in a cast; struct would raise.
+    finite = scalar if scalar != scalar or abs(scalar) <= _MAX_FLOAT else scalar * float("inf")
+    value = _delimited(1, tag.encode()) + b"\x15" + _FLOAT.pack(finite)
     if description is not None:
         value += _delimited(9, _delimited(3, description.encode()))
     return value

@@ -1,4 +1,4 @@
-"""``tf.train.Example`` from numpy and Python values to its bytes and back, without TensorFlow.
+"""Encode a ``tf.train.Example`` from numpy and Python values, without TensorFlow.
 
 The bytes are those of protobuf (upb) with ``SerializeToString(deterministic=True)``, FORMATS.md
 F10. An Example is::
@@ -7,8 +7,8 @@ F10. An Example is::
        0a <size> 0a <size> <name> 12 <size> <Feature>        in the pinned order of names
        ...
 
-Which value becomes which Feature is in `feature_values`, the way back in `example_wire`, and
-whole batches are in `example_columns`.
+`feature_values` encodes the values, `example_wire` decodes Examples, and `example_columns` does
+both for batches.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from shardwriter.errors import FeatureError
-from shardwriter.formats.example_wire import decode_example, payload_kind
-from shardwriter.formats.feature_values import ENCODERS, PRECISION, UNSET, Kind, encode_any
+from shardwriter.formats.feature_values import ENCODERS, PRECISION, Kind, encode_any
 from shardwriter.formats.varint import encode_varint
-
-__all__ = ["UNSET", "Kind", "decode_example", "encode_example", "payload_kind"]
 
 
 def encode_example(
@@ -29,25 +26,26 @@ def encode_example(
     kinds: Mapping[str, Kind] | None = None,
     lost: list[str] | None = None,
 ) -> bytes:
-    """Write one ``tf.train.Example``, byte for byte as protobuf does.
+    """Return one ``tf.train.Example``, byte for byte as protobuf writes it.
 
     bool and int become int64; float becomes float32; str (as UTF-8), bytes, bytearray and
-    memoryview become bytes. Lists and tuples hold values of one of these kinds; rectangular
-    nesting of numbers is flattened. Arrays go by their dtype, in C order. None leaves the
-    feature out, `UNSET` writes a Feature with no kind, and so does an empty list.
+    memoryview become bytes. Lists and tuples have values of one of these kinds; rectangular
+    nested lists of numbers are flattened. The dtype of an array decides its kind; arrays are
+    written in C order. None omits the feature; `UNSET` and an empty list write a Feature with no
+    kind.
 
     Args:
         features: The values by name.
-        kinds: The kinds that a plan gives, by name; for the others, and without it, the value
-            decides. A float plan takes ints too; an int64 plan takes no float; an empty list is
-            written as an empty list of the planned kind.
-        lost: Gets the names of features with numbers that float32 does not hold.
+        kinds: Declared kinds by name; for other features the value decides. A declared float also
+            accepts ints; a declared int64 accepts no float; an empty list is written as an empty
+            list of the declared kind.
+        lost: A list to which the names of features are added whose numbers are inexact in float32.
 
     Returns:
         The payload of one record.
 
     Raises:
-        FeatureError: A value, or a name, has no place in an Example; ``feature`` says which.
+        FeatureError: A name or value can not be stored in an Example; ``feature`` is its name.
     """
     parts: list[bytes | memoryview] = [b""]
     append = parts.append
@@ -83,11 +81,11 @@ def encode_example(
 
 
 class EntryHeads(dict[int, bytes]):
-    """What comes before the value of a map entry, by the size of the value: ``0a <size> <key>``."""
+    """A cache of the bytes before the value of a map entry: ``0a <size> <key>``, by value size."""
 
-    # Sizes of scalars, short strings and arrays of one shape come again and again; those of
-    # images do not, and must not pile up.
-    _MAX_KEPT: Final = 256
+    # Sizes of scalars, short strings and arrays of one shape repeat; those of images do not, and
+    # must not fill memory.
+    _MAX_CACHED: Final = 256
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -95,15 +93,15 @@ class EntryHeads(dict[int, bytes]):
 
     def __missing__(self, size: int) -> bytes:
         head = b"\x0a" + encode_varint(len(self._key) + size) + self._key
-        if len(self) < self._MAX_KEPT:
+        if len(self) < self._MAX_CACHED:
             self[size] = head
         return head
 
 
 Schema: TypeAlias = "tuple[tuple[str, EntryHeads], ...]"
 
-# Records of one dataset have the same names: what follows from the names alone is kept. Both
-# caches are small and start anew when full, for data whose names never repeat.
+# Records of one dataset have the same names, so what depends on names alone is cached. Both caches
+# are small and are cleared when full, for data whose names never repeat.
 _MAX_SCHEMAS: Final = 64
 _MAX_NAMES: Final = 1024
 _schemas: Final[dict[tuple[Any, ...], Schema]] = {}
@@ -111,17 +109,17 @@ _entry_heads: Final[dict[str, EntryHeads]] = {}
 
 
 def sort_names(names: Mapping[str, Any]) -> list[str]:
-    """Sort feature names into the pinned order (F10) and check them.
+    """Return feature names in the pinned order (F10), after checking them.
 
     Raises:
         FeatureError: A name is not a str, or not valid Unicode.
     """
     try:
-        # upb's order: a name that starts with another one comes before it. No UTF-8 byte is 0xff.
+        # upb's order: a name that starts with another one precedes it. No UTF-8 byte is 0xff.
         return sorted(names, key=lambda name: name.encode() + b"\xff")
     except UnicodeEncodeError as error:
         raise FeatureError(
-            f"a feature name holds a lone surrogate: {error.object!r}",
+            f"a feature name has a lone surrogate: {error.object!r}",
             hint="rename the feature: names are UTF-8",
         ) from None
     except (AttributeError, TypeError):

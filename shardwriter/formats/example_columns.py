@@ -1,7 +1,16 @@
-"""Batches of ``tf.train.Example`` as columns: the same bytes as one by one, several times as fast.
+"""Encode and decode batches of ``tf.train.Example`` as columns, faster than one by one.
 
-Encoding makes, for each column, lists of byte strings with one item a row, and joins them row by
-row. The way back is in `example_columns_wire`.
+Decoding reads the next map entry of all rows at once with numpy, then each feature over all rows
+that have it. Rows may differ in their features, order and kinds. A row that is not in the usual
+form is *odd*; it is left to the decoders of single records, and so are all errors::
+
+    payloads -> read_batch -> {name: Part(rows, cells)} -> add_rows (odd rows) -> columns
+
+Encoding makes lists of byte strings with one item per row for each column, and joins them by row.
+
+In the decoding functions ``data`` is the concatenation of all payloads, with `_PADDING` zeros at
+the end; ``at``, ``body`` and ``ends`` are ``int64[n]`` positions in it: the content of row i is
+``data[body[i]:ends[i]]``.
 """
 
 from __future__ import annotations
@@ -40,52 +49,44 @@ from shardwriter.formats.feature_values import (
 )
 from shardwriter.formats.varint import decode_varints, encode_varint, encode_varints, varint_sizes
 
-__all__ = ["Column", "DecodedColumn", "decode_columns", "encode_columns"]
-
-
-# The contents of lists, of many rows at once: numbers without a step of Python for each.
-#
-# ``data`` are the joined payloads, with 16 bytes behind the last one; ``body`` and ``ends`` are
-# ``int64[n]``: the content of row i is in ``data[body[i]:ends[i]]``.
-
 Rows: TypeAlias = "NDArray[np.int64]"
-# A column as far as it is known: an array, or a list by rows, of the rows that have it.
+# The values of a feature in the rows that have it: an array, or a list with one item per row.
 Cells: TypeAlias = (
     "NDArray[np.int64] | NDArray[np.float32] | SingleBlobs | list[Values | Unset | None]"
 )
 
 _WORD_BYTES: Final = 8
-# Lists over this gain nothing from being read together, and fall out of the processor's cache.
+# Larger lists are decoded one by one: together they would not fit the processor's cache.
 _LONG_LIST_BYTES: Final = 1 << 14
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
 _ONE: Final = np.uint64(1)
 
 
 class SingleBlobs(list[bytes]):
-    """The bytes of rows that have one value each, without a list around each of them."""
+    """The bytes of rows that have one value each, without a list around each value."""
 
     def in_lists(self) -> list[Values | Unset | None]:
-        """Return the values by rows, as lists of one."""
+        """Return the values by row, as lists of one."""
         return [[blob] for blob in self]
 
 
 def in_rows(cells: Cells) -> Iterable[Values | Unset | None]:
-    """Return cells as something with an item for each row."""
+    """Return cells as an iterable with one item per row."""
     return cells.in_lists() if isinstance(cells, SingleBlobs) else cells
 
 
 def is_body(data: NDArray[np.uint8], kind: str, body: Rows, ends: Rows) -> NDArray[np.bool_]:
-    """Say which of the contents can be that of a list's only field."""
+    """Return ``bool[n]``: whether each content can be that of a list's only field."""
     if kind == "float":
         return np.asarray((ends - body) % 4 == 0)
     if kind == "int64":
-        # Each row ends with a varint of its own.
+        # Each row has to end with the last byte of a varint.
         return np.asarray((body < ends) & (data[ends - 1] < 0x80))
     return np.ones(body.size, np.bool_)
 
 
 def read_bodies(blob: bytes, data: NDArray[np.uint8], kind: str, body: Rows, ends: Rows) -> Cells:
-    """Read lists whose only field is in ``blob[body[i]:ends[i]]``."""
+    """Return the values of lists whose only field is in ``blob[body[i]:ends[i]]``."""
     sizes = ends - body
     if kind == "int64" and sizes.max(initial=0) <= _WORD_BYTES:
         numbers = _read_single_varints(data, body, sizes)
@@ -97,8 +98,8 @@ def read_bodies(blob: bytes, data: NDArray[np.uint8], kind: str, body: Rows, end
     if kind == "int64" and sizes.sum() >= _LONG_LIST_BYTES * sizes.size:
         bounds = zip(body.tolist(), ends.tolist(), strict=True)
         lists = [decode_varints(data[a:b]) for a, b in bounds]
-        alike = len({values.size for values in lists}) == 1
-        return np.stack(lists) if alike else [*lists]
+        is_uniform = len({values.size for values in lists}) == 1
+        return np.stack(lists) if is_uniform else [*lists]
     bodies = [blob[a:b] for a, b in zip(body.tolist(), ends.tolist(), strict=True)]
     if kind == "bytes":
         return SingleBlobs(bodies)
@@ -119,13 +120,13 @@ def read_bodies(blob: bytes, data: NDArray[np.uint8], kind: str, body: Rows, end
 def _read_single_varints(
     data: NDArray[np.uint8], body: Rows, sizes: Rows
 ) -> NDArray[np.int64] | None:
-    """Read one varint of up to 8 bytes at each position, ``int64[n, 1]``; None if some has more."""
+    """Return one varint of up to 8 bytes per position, ``int64[n, 1]``; None if one is longer."""
     words = windows(data, _WORD_BYTES)[body].view("<u8").reshape(-1).astype(np.uint64, copy=False)
     unused = (8 * (_WORD_BYTES - sizes)).astype(np.uint64)
     more = (~np.uint64(0) >> unused) >> np.uint64(8)  # the bytes before the last one
     if ((words & _HIGH_BITS & more) != (_HIGH_BITS & more)).any():
         return None
-    # The groups of 7 bits move together: 8 of them, then pairs, then fours.
+    # The groups of 7 bits are joined in pairs, then fours, then eights.
     low = words & (~np.uint64(0) >> unused) & ~_HIGH_BITS
     low = (low & np.uint64(0x007F007F007F007F)) | ((low & np.uint64(0x7F007F007F007F00)) >> _ONE)
     low = (low & np.uint64(0x00003FFF00003FFF)) | (
@@ -138,23 +139,16 @@ def _read_single_varints(
 
 
 def windows(data: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """See ``data`` as ``uint8[positions, size]``: what follows each position."""
+    """Return a view ``uint8[positions, size]`` of ``data``: the bytes from each position on."""
     shape = (data.size - size + 1, size)
-    windows: NDArray[np.uint8] = np.ndarray(shape, np.uint8, data, strides=(1, 1))
-    return windows
+    view: NDArray[np.uint8] = np.ndarray(shape, np.uint8, data, strides=(1, 1))
+    return view
 
 
-# Many payloads read at once: a walk through all of them in lockstep, with numpy.
-#
-# At every step the next map entry of all rows is read: ``at`` and ``ends`` are ``int64[n]``
-# positions in the joined payloads. Then each feature is read over all rows that have it. Rows may
-# differ in which features they have, in their order and in their kinds. What is not in the form
-# that nearly all writers write makes a row *odd*; it is left to those who read one by one, and so
-# is every defect.
-
-# Zeros after the last payload: a tag and a size that are cut off there are looked for so far on.
+# Zeros after the last payload, so that reading a tag and a size never runs past the end of
+# ``data``.
 _PADDING: Final = 16
-# When so few rows still have entries, walking on with them alone costs more than one by one.
+# For fewer remaining rows, decoding one by one is faster.
 _MIN_ROWS: Final = 6
 
 
@@ -163,7 +157,7 @@ class Part(NamedTuple):
 
     Attributes:
         rows: ``int64[m]``, ascending.
-        cells: What row ``rows[i]`` holds is ``cells[i]``; None where the row turned out odd.
+        cells: ``cells[i]`` is the value of row ``rows[i]``; None if the row is odd.
     """
 
     rows: Rows
@@ -171,9 +165,9 @@ class Part(NamedTuple):
 
 
 class _Spans(NamedTuple):
-    """Where the Features of a name lie: row, first byte, and the byte behind the last.
+    """The positions of the Features of one name: rows, starts and ends.
 
-    With a tag other than 0 they all are a list of that tag with one field, whose content is in
+    With a tag other than 0, each is a list of that tag with one field, whose content is
     ``body[i]:ends[i]``.
     """
 
@@ -185,15 +179,15 @@ class _Spans(NamedTuple):
 
 
 def read_batch(payloads: Sequence[bytes]) -> tuple[dict[str, Part], NDArray[np.bool_]]:
-    """Read all rows that can be read together.
+    """Return the features of all rows that can be decoded together.
 
     Args:
         payloads: The payloads of n records.
 
     Returns:
-        The features by name, in the order in which they appear; and ``bool[n]``, the rows that
-        were read: each byte of them belongs to a known field of an Example. Cells of other rows
-        mean nothing.
+        The features by name, in order of appearance; and ``bool[n]``: the rows that were decoded,
+        each byte of which belongs to a known field of an Example. Cells of other rows are
+        undefined.
     """
     sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
     ends = np.cumsum(sizes)
@@ -215,20 +209,20 @@ def read_batch(payloads: Sequence[bytes]) -> tuple[dict[str, Part], NDArray[np.b
 def _walk(
     blob: bytes, data: NDArray[np.uint8], starts: Rows, ends: Rows, good: NDArray[np.bool_]
 ) -> dict[bytes, _Spans]:
-    """Find the Features of all rows, by name; a row that is not plain is no longer ``good``."""
+    """Return the positions of the Features of all rows by name; clear ``good`` for odd rows."""
     at, stop, right = _enter(data, starts, ends, TAG_1)
     good &= right & (stop == ends)
     rows = np.flatnonzero(good & (at < ends))
     at = at[rows]
-    pieces: dict[bytes, list[_Spans]] = {}
+    spans: dict[bytes, list[_Spans]] = {}
     while rows.size:
         if rows.size < min(_MIN_ROWS, good.size):
             good[rows] = False
             break
-        short = _enter_alike(data, at, ends[rows])
+        short = _enter_uniform(data, at, ends[rows])
         if short is not None:
             name, tag, feature, body, stop = short
-            pieces.setdefault(name, []).append(_Spans(rows, feature, stop, body, tag))
+            spans.setdefault(name, []).append(_Spans(rows, feature, stop, body, tag))
             more = stop < ends[rows]
             rows, at = (rows, stop) if more.all() else (rows[more], stop[more])
             continue
@@ -242,26 +236,26 @@ def _walk(
             feature, stop = feature[right], stop[right]
         named_rows = _by_name(blob, data, name_at, name_end)
         if len(named_rows) * _MIN_ROWS > rows.size:
-            # So few rows share a name that reading them by names costs more than one by one.
+            # Few rows share a name, so decoding one by one is faster.
             good[rows] = False
             break
         for name, which in named_rows:
             span = _Spans(rows, feature, stop, feature)
             if which is not None:
                 span = _Spans(rows[which], feature[which], stop[which], feature[which])
-            pieces.setdefault(name, []).append(span)
+            spans.setdefault(name, []).append(span)
         more = stop < ends[rows]
         if more.all():
             at = stop
         else:
             rows, at = rows[more], stop[more]
-    return {name: _join(found, good) for name, found in pieces.items()}
+    return {name: _join(found, good) for name, found in spans.items()}
 
 
 def _by_name(
     blob: bytes, data: NDArray[np.uint8], at: Rows, ends: Rows
 ) -> list[tuple[bytes, Rows | None]]:
-    """Sort entries by their names; None stands for all of them."""
+    """Return entries grouped by name; None in place of indices means all entries."""
     if not at.size:
         return []
     name = blob[at[0] : ends[0]]
@@ -279,7 +273,7 @@ def _by_name(
 
 
 def _join(found: list[_Spans], good: NDArray[np.bool_]) -> _Spans:
-    """Join what several steps found of a name; of a name that comes twice the last one counts."""
+    """Return the spans of several steps as one; a row that repeats a name becomes odd."""
     if len(found) == 1:
         return found[0]
     rows = np.concatenate([spans.rows for spans in found])
@@ -295,13 +289,13 @@ def _join(found: list[_Spans], good: NDArray[np.bool_]) -> _Spans:
 def _read_features(
     blob: bytes, data: NDArray[np.uint8], spans: _Spans, good: NDArray[np.bool_]
 ) -> Cells:
-    """Read one feature of all rows that have it."""
+    """Return the values of one feature in all rows that have it."""
     rows, at, ends, body, tag = spans
     if tag and is_body(data, KIND_OF_TAG[tag], body, ends).all():
         try:
             return read_bodies(blob, data, KIND_OF_TAG[tag], body, ends)
         except WireError:
-            pass  # one of them: `_read_lists` finds out which
+            pass  # in one of the rows; `_read_lists` finds it
     tags = np.where(at < ends, data[at], 0)
     if tags.size and tags[0] in KIND_OF_TAG and (tags == tags[0]).all():
         return _read_lists(blob, data, spans, int(tags[0]), good)
@@ -309,7 +303,7 @@ def _read_features(
     for tag in np.unique(tags).tolist():
         which = np.flatnonzero(tags == tag)
         if tag == 0:
-            # Byte 0 is no tag, so these are empty, or not plain.
+            # 0 is not a tag, so these Features are empty, or their rows odd.
             good[rows[which][at[which] < ends[which]]] = False
             found: Cells = [UNSET] * which.size
         elif tag in KIND_OF_TAG:
@@ -326,7 +320,7 @@ def _read_features(
 def _read_lists(
     blob: bytes, data: NDArray[np.uint8], spans: _Spans, tag: int, good: NDArray[np.bool_]
 ) -> Cells:
-    """Read Features of one kind: those with one field at once, the others one by one."""
+    """Return Features of one kind: those with one field decoded at once, others one by one."""
     rows, at, ends, *_ = spans
     kind = KIND_OF_TAG[tag]
     items, items_end, right = _enter(data, at, ends, tag)
@@ -356,17 +350,17 @@ def _read_lists(
     return cells
 
 
-def _enter_alike(
+def _enter_uniform(
     data: NDArray[np.uint8], at: Rows, limits: Rows
 ) -> tuple[bytes, int, Rows, Rows, Rows] | None:
-    """Read the heads of map entries that differ in nothing but one size, under 128 bytes.
+    """Read the heads of map entries that differ only in the size of the value; a fast path.
 
-    They are ``0a S 0a <name> 12 F | tag I | 0a B``, where each size reaches to the end of the
-    entry: then the sizes of all rows differ from those of the first row by the same number.
+    They are ``0a S 0a <name> 12 F | tag I | 0a B`` with sizes under 128, each extending to the end
+    of the entry: so the sizes of a row differ from those of the first row by the same number.
 
     Returns:
-        The name, the tag of the list, and where Features and contents start and where both end,
-        ``int64[n]``; None where it is not so.
+        The name, the tag of the list, and the starts of the Features, the starts of their contents
+        and the ends of both, ``int64[n]``; None if the entries have another form.
     """
     first_at = int(at[0])
     name_bytes = int(data[first_at + 3])
@@ -378,8 +372,8 @@ def _enter_alike(
     size = int(first[1])
     tag = int(first[-4])
     sizes = [name_bytes + 5, name_bytes + 7, name_bytes + 9]
-    told = [size - name_bytes - 4, size - name_bytes - 6, size - name_bytes - 8]
-    if first[sizes].tolist() != told or tag not in KIND_OF_TAG:
+    expected = [size - name_bytes - 4, size - name_bytes - 6, size - name_bytes - 8]
+    if first[sizes].tolist() != expected or tag not in KIND_OF_TAG:
         return None
     tags = (int(first[0]), int(first[2]), int(first[-6]), int(first[-2]))
     if tags != (TAG_1, TAG_1, TAG_2, TAG_1) or (heads[:, 1] >= 0x80).any():
@@ -401,8 +395,8 @@ def _enter(
     """Read ``<tag> <size>`` at every position, within its limit.
 
     Returns:
-        Where the contents start and end, ``int64[n]``, and ``bool[n]``: where there are any. The
-        positions of the others are anywhere in ``data``.
+        Starts and ends of the contents, ``int64[n]``, and ``bool[n]``: whether the field is there.
+        Where it is not, the positions are arbitrary positions in ``data``.
     """
     right = (at < limits) & (data[at] == tag)
     at = at + 1
@@ -424,28 +418,28 @@ def _enter(
     return at, end, right
 
 
-# Batches of payloads -> columns: read together where they can be, else one by one.
+# -- decoding --------------------------------------------------------------------------------------
 
 DecodedColumn: TypeAlias = "NDArray[np.int64] | NDArray[np.float32] | list[Values | Unset | None]"
 PlainColumn: TypeAlias = "DecodedColumn | SingleBlobs"
 
-# Rows over this gain nothing from being read together, and would have to be copied for it.
+# Larger rows are decoded one by one: decoding them together copies them and gains nothing.
 _MAX_DECODED_ROW_BYTES: Final = 1 << 14
 
 
 def decode_columns(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
-    """Read a batch of Examples into columns.
+    """Return a batch of Examples as columns.
 
-    A column is an array if every row has its feature, with a number kind, the same one, and the
-    same count of values k in all rows; bytes and everything else come as a list by rows.
+    A column is an array if all rows have the feature with the same number kind and the same number
+    of values k; otherwise, and for bytes, it is a list with one item per row.
 
     - ``int64[n, k]`` or ``float32[n, k]``, also with k = 0;
-    - or a list of n items: ``int64[m]``, ``float32[m]`` or a list of bytes; **None where the
-      feature is absent**; **`UNSET` where it is there with no kind**. (`decode_example` has no
-      key for the one and None for the other.)
+    - or a list of n items: ``int64[m]``, ``float32[m]`` or a list of bytes; **None if the feature
+      is absent**; **`UNSET` if it is present with no kind**. (`decode_example` has no key for the
+      former and None for the latter.)
 
-    So ``encode_columns(decode_columns(payloads))`` gives the payloads again if they are in the
-    pinned form, except that an empty list of bytes has to be planned as ``"bytes"``.
+    So ``encode_columns(decode_columns(payloads))`` returns the payloads if they are in the pinned
+    form, except that an empty list of bytes needs the declared kind ``"bytes"``.
 
     Args:
         payloads: The payloads of n records.
@@ -454,8 +448,7 @@ def decode_columns(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
         The columns by name; in the order of the first record, if the others have the same.
 
     Raises:
-        WireError: A payload is not the bytes of an Example; ``record_index`` is its place in
-            ``payloads``.
+        WireError: A payload is not an Example; ``record_index`` is its index in ``payloads``.
     """
     found, plain = decode_plain_parts(payloads)
     rows = {}
@@ -471,38 +464,21 @@ def decode_columns(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
     }
 
 
-def decode_plain_columns(
-    payloads: Sequence[bytes],
-) -> tuple[dict[str, PlainColumn], NDArray[np.bool_]]:
-    """Read those of a batch that are sure to be Examples and in the form that writers write.
-
-    Args:
-        payloads: The payloads of n records, of any protos or none.
-
-    Returns:
-        The columns of `decode_columns`, but that those with one bytes value in each row may come
-        as `SingleBlobs`; and ``bool[n]``: the rows that were read. Each byte of
-        them belongs to a known field. The other rows have no features here; whether they are
-        Examples has to be found out.
-    """
-    parts, plain = decode_plain_parts(payloads)
-    return to_columns(parts, len(payloads)), plain
-
-
 def decode_plain_parts(
     payloads: Sequence[bytes],
 ) -> tuple[dict[str, Part], NDArray[np.bool_]]:
-    """Read the same rows as `decode_plain_columns`, in memory for the values that there are.
+    """Return the rows of a batch that are certainly Examples, in the usual form.
 
-    A column has a place for each row, so columns of many features that few rows have take memory
-    for rows times features.
+    The result takes memory only for values that exist; columns of many features that few rows have
+    would take memory for rows times features.
 
     Args:
         payloads: The payloads of n records, of any protos or none.
 
     Returns:
-        By name the rows that have a feature, and its values; and ``bool[n]``: the rows that were
-        read.
+        By name, the rows that have a feature and its values; and ``bool[n]``: the rows that were
+        decoded, each byte of which belongs to a known field. Other rows have no features here, and
+        may or may not be Examples.
     """
     num_rows = len(payloads)
     if num_rows < 2 or sum(map(len, payloads)) > _MAX_DECODED_ROW_BYTES * num_rows:
@@ -516,7 +492,7 @@ def decode_plain_parts(
         if features is not None:
             rows[row] = features
     if not plain.all():
-        found = {name: _kept(part, plain) for name, part in parts.items()}
+        found = {name: _select_rows(part, plain) for name, part in parts.items()}
         parts = {name: part for name, part in found.items() if part.rows.size}
     plain[list(rows)] = True
     return add_rows(parts, rows), plain
@@ -525,14 +501,11 @@ def decode_plain_parts(
 def add_rows(
     parts: dict[str, Part], rows: Mapping[int, Mapping[str, Values | None]]
 ) -> dict[str, Part]:
-    """Add records that were read one by one to those of their batch.
+    """Return the features of a batch with those of rows that were decoded one by one.
 
     Args:
         parts: The features of other rows.
-        rows: The features of some rows, as `decode_example` gives them.
-
-    Returns:
-        The features of all of them.
+        rows: The features of some rows, as from `decode_example`.
     """
     if not rows:
         return parts
@@ -556,12 +529,12 @@ def add_rows(
 
 
 def to_columns(parts: Mapping[str, Part], num_rows: int) -> dict[str, PlainColumn]:
-    """Return columns with a place for each row: None where it does not have the feature."""
+    """Return columns with one item per row: None if the row does not have the feature."""
     return {name: to_column(part, num_rows) for name, part in parts.items()}
 
 
 def to_column(part: Part, num_rows: int) -> PlainColumn:
-    """Return the column of one feature, likewise."""
+    """Return the column of one feature, with None for rows that do not have it."""
     rows, cells = part
     if rows.size == num_rows:
         return cells
@@ -571,21 +544,21 @@ def to_column(part: Part, num_rows: int) -> PlainColumn:
     return column
 
 
-def _kept(part: Part, plain: NDArray[np.bool_]) -> Part:
-    """Leave out the cells of rows that were not read, which mean nothing."""
+def _select_rows(part: Part, plain: NDArray[np.bool_]) -> Part:
+    """Return a feature without the undefined cells of rows that were not decoded."""
     rows, cells = part
-    kept = plain[rows]
-    if kept.all():
+    valid = plain[rows]
+    if valid.all():
         return part
     if isinstance(cells, np.ndarray):
-        return Part(rows[kept], cells[kept])
+        return Part(rows[valid], cells[valid])
     if isinstance(cells, SingleBlobs):
-        return Part(rows[kept], SingleBlobs(compress(cells, kept.tolist())))
-    return Part(rows[kept], list(compress(cells, kept.tolist())))
+        return Part(rows[valid], SingleBlobs(compress(cells, valid.tolist())))
+    return Part(rows[valid], list(compress(cells, valid.tolist())))
 
 
 def _stack(values: list[Values | Unset | None]) -> DecodedColumn:
-    """Make an array of a column whose rows are arrays of one dtype and one length."""
+    """Return a column as an array if its rows are arrays of one dtype and length."""
     arrays = [value for value in values if isinstance(value, np.ndarray)]
     if len(arrays) < len(values) or len({(a.dtype, a.size) for a in arrays}) != 1:
         return values
@@ -593,12 +566,14 @@ def _stack(values: list[Values | Unset | None]) -> DecodedColumn:
     return cast("DecodedColumn", stacked)
 
 
-# Rows over this gain nothing from being handled together, and would need memory for all at once.
+# -- encoding --------------------------------------------------------------------------------------
+
+# Larger rows are encoded one by one, which needs less memory and is as fast.
 _MAX_ROW_BYTES: Final = 1 << 16
 _NO_VALUE: Final = frozenset({type(None), Unset})
 
-# The bytes of a batch: lists of one item a row, to be joined row by row.
-_Pieces: TypeAlias = "list[Sequence[bytes]]"
+# The bytes of a batch: lists with one item per row, to be joined by row.
+_RowParts: TypeAlias = "list[Sequence[bytes]]"
 
 
 class Column(NamedTuple):
@@ -606,8 +581,8 @@ class Column(NamedTuple):
 
     Attributes:
         values: An array ``[n, ...]``, or a sequence with a value for each row.
-        unset: ``bool[n]``: the rows whose Feature has no kind; what ``values`` holds there does
-            not matter. None: no such rows, but for those whose value is `UNSET`.
+        unset: ``bool[n]``: the rows whose Feature has no kind; their ``values`` are ignored. None:
+            only rows whose value is `UNSET`.
     """
 
     values: NDArray[Any] | Sequence[Any]
@@ -619,33 +594,33 @@ def encode_columns(
     kinds: Mapping[str, Kind] | None = None,
     lost: list[str] | None = None,
 ) -> list[bytes]:
-    """Write a batch of Examples.
+    """Return a batch of encoded Examples.
 
-    Row ``i`` is byte for byte ``encode_example({name: column[i], ...}, kinds)``: None leaves the
-    feature out of a row, `UNSET` writes a Feature with no kind.
+    Row ``i`` is byte for byte ``encode_example({name: column[i], ...}, kinds)``: None omits the
+    feature from a row, `UNSET` writes a Feature with no kind.
 
     Args:
         columns: The values by name, all with the same number of rows.
-        kinds: The kinds that a plan gives, by name.
-        lost: Gets the names of columns with numbers that float32 does not hold.
+        kinds: Declared kinds by name.
+        lost: A list to which the names of columns are added whose numbers are inexact in float32.
 
     Returns:
-        The payloads, in the order of the rows; no columns give no rows.
+        The payloads in row order; none if there are no columns.
 
     Raises:
-        FeatureError: A value or a name has no place in an Example (``feature`` and the message
-            say where), or the columns are not of one length.
+        FeatureError: A name or value can not be stored in an Example (``feature`` and the message
+            locate it), or the columns differ in length.
     """
-    pieces: _Pieces = []
+    parts: _RowParts = []
     num_rows: int | None = None
     for name in sort_names(columns):
         kind = kinds.get(name) if kinds else None
         try:
             column = _as_column(columns[name])
             if num_rows is not None and len(column.values) != num_rows:
-                raise FeatureError(f"{len(column.values)} rows, and {num_rows} in other columns")
+                raise FeatureError(f"{len(column.values)} rows, but {num_rows} in other columns")
             num_rows = len(column.values)
-            pieces += _encode_column(EntryHeads(name), column, kind)
+            parts += _encode_column(EntryHeads(name), column, kind)
             if lost is not None and PRECISION.has_lost:
                 PRECISION.has_lost = False
                 lost.append(name)
@@ -653,11 +628,11 @@ def encode_columns(
             error.feature = name
             raise
     sizes = _SizePrefixes()
-    return [sizes[len(body)] + body for body in map(b"".join, zip(*pieces, strict=True))]
+    return [sizes[len(body)] + body for body in map(b"".join, zip(*parts, strict=True))]
 
 
 class _SizePrefixes(dict[int, bytes]):
-    """``0a <size>``, what comes before the entries of a record; lives for one batch."""
+    """A cache of ``0a <size>``, the bytes before the entries of a record; for one batch."""
 
     def __missing__(self, size: int) -> bytes:
         prefix = self[size] = b"\x0a" + encode_varint(size)
@@ -670,28 +645,28 @@ def _as_column(column: Column | NDArray[Any] | Sequence[Any]) -> Column:
     values, unset = column
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
         raise FeatureError(
-            f"a column is of type {type(values).__name__}", hint="give an array or a list, by rows"
+            f"a column is of type {type(values).__name__}", hint="give an array or a list of rows"
         )
     if isinstance(values, np.ndarray) and values.ndim == 0:
-        raise FeatureError("a column is a 0-d array", hint="its first axis has to be the rows")
+        raise FeatureError("a column is a 0-d array", hint="give an array [rows, ...]")
     if unset is not None and (unset.shape != (len(values),) or unset.dtype != np.bool_):
-        raise FeatureError(f"unset is {unset.dtype}{unset.shape}, not bool[{len(values)}]")
+        raise FeatureError(f"unset is {unset.dtype}{list(unset.shape)}, not bool[{len(values)}]")
     if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
-        values = values.tolist()  # as pandas has them: the items are what they are
+        values = values.tolist()  # as from pandas
     return Column(values, unset)
 
 
-def _encode_column(heads: EntryHeads, column: Column, kind: Kind | None) -> _Pieces:
+def _encode_column(heads: EntryHeads, column: Column, kind: Kind | None) -> _RowParts:
     values, unset = column
     if unset is not None and unset.any():
         present = ~unset
         if isinstance(values, np.ndarray):
             rest: NDArray[Any] | Sequence[Any] = values[present]
         else:
-            rest = [v for v, keep in zip(values, present.tolist(), strict=True) if keep]
+            rest = list(compress(values, present.tolist()))
         unset_entry = heads[len(UNSET_FEATURE)] + UNSET_FEATURE
-        pieces = _encode_column(heads, Column(rest), kind)
-        return _spread(pieces, present.tolist(), [unset_entry] * len(values))
+        parts = _encode_column(heads, Column(rest), kind)
+        return _spread(parts, present.tolist(), [unset_entry] * len(values))
     if isinstance(values, np.ndarray):
         return _encode_array_column(heads, values, kind)
     types = set(map(type, values))
@@ -708,12 +683,12 @@ def _encode_column(heads: EntryHeads, column: Column, kind: Kind | None) -> _Pie
         try:
             return _encode_array_column(heads, np.array(values, np.int64), kind)
         except OverflowError:
-            pass  # the rows, one by one, know which
+            pass  # _encode_rows finds the row
     return _encode_rows(heads, values, kind)
 
 
-def _encode_rows(heads: EntryHeads, values: Sequence[Any], kind: Kind | None) -> _Pieces:
-    """Write a column of any values, one by one."""
+def _encode_rows(heads: EntryHeads, values: Sequence[Any], kind: Kind | None) -> _RowParts:
+    """Return a column of any values, encoded one by one."""
     entries = []
     for row, value in enumerate(values):
         if value is None:
@@ -731,7 +706,7 @@ def _encode_rows(heads: EntryHeads, values: Sequence[Any], kind: Kind | None) ->
     return [entries]
 
 
-def _encode_blob_column(heads: EntryHeads, values: Sequence[str | bytes]) -> _Pieces:
+def _encode_blob_column(heads: EntryHeads, values: Sequence[str | bytes]) -> _RowParts:
     try:
         blobs = [value.encode() if type(value) is str else as_blob(value) for value in values]
     except UnicodeEncodeError:
@@ -744,7 +719,7 @@ def _encode_blob_column(heads: EntryHeads, values: Sequence[str | bytes]) -> _Pi
     return [[entry_heads[size] for size in sizes], blobs]
 
 
-def _encode_array_column(heads: EntryHeads, values: NDArray[Any], kind: Kind | None) -> _Pieces:
+def _encode_array_column(heads: EntryHeads, values: NDArray[Any], kind: Kind | None) -> _RowParts:
     code = values.dtype.kind
     if kind == "float" and code in "iub":
         values, code = integers_as_float64(values), "f"
@@ -758,13 +733,13 @@ def _encode_array_column(heads: EntryHeads, values: NDArray[Any], kind: Kind | N
         if plain and code in "iub" and kind in (None, "int64"):
             return _encode_int_rows(heads, as_integers(values).reshape(num_rows, -1))
     except FeatureError:
-        pass  # again, one by one, to say which row it was
+        pass  # _encode_rows finds the row
     if code == "U" and values.ndim == 1 and kind in (None, "bytes"):
         return _encode_blob_column(heads, values.tolist())
     return _encode_rows(heads, list(values), kind)
 
 
-def _encode_int_rows(heads: EntryHeads, values: NDArray[Any]) -> _Pieces:
+def _encode_int_rows(heads: EntryHeads, values: NDArray[Any]) -> _RowParts:
     varints = encode_varints(values.reshape(-1))
     if varints.size == values.size:
         return _fixed_size("int64", heads, varints.reshape(values.shape))
@@ -779,23 +754,23 @@ def _encode_int_rows(heads: EntryHeads, values: NDArray[Any]) -> _Pieces:
     return [[entry_heads[size] for size in sizes.tolist()], bodies]
 
 
-def _fixed_size(kind: Kind, heads: EntryHeads, packed: NDArray[np.uint8]) -> _Pieces:
-    """Write rows that all take the same number of bytes: ``packed`` is ``uint8[n, bytes]``."""
+def _fixed_size(kind: Kind, heads: EntryHeads, packed: NDArray[np.uint8]) -> _RowParts:
+    """Return rows of the same size, with packed numbers ``uint8[n, size]``."""
     size = packed.shape[1]
     head = packed_head(kind, size)
     head = heads[len(head) + size] + head
     entries = np.empty((len(packed), len(head) + size), np.uint8)
     entries[:, : len(head)] = np.frombuffer(head, np.uint8)
     entries[:, len(head) :] = packed
-    # Rows seen as numpy's void scalars: the fastest way to many bytes objects of one length.
+    # A view as void scalars is the fastest way to many bytes objects of one length.
     return [entries.view(f"V{entries.shape[1]}").reshape(-1).tolist()]
 
 
-def _spread(pieces: _Pieces, present: Sequence[bool], others: Sequence[bytes]) -> _Pieces:
-    """Give the pieces of the present rows their places in the batch; the rest is ``others``."""
-    spread: _Pieces = []
-    for piece in pieces:
-        items = iter(piece)
-        spread.append([next(items) if keep else b"" for keep in present])
-    spread.append([b"" if keep else o for keep, o in zip(present, others, strict=True)])
+def _spread(parts: _RowParts, present: Sequence[bool], others: Sequence[bytes]) -> _RowParts:
+    """Return the parts of all rows: ``parts`` for the present rows, ``others`` for the rest."""
+    spread: _RowParts = []
+    for part in parts:
+        items = iter(part)
+        spread.append([next(items) if is_present else b"" for is_present in present])
+    spread.append([b"" if p else other for p, other in zip(present, others, strict=True)])
     return spread

@@ -1,4 +1,4 @@
-"""The bytes of a ``tf.train.Example`` -> its features, with protobuf's rules (FORMATS.md, F10).
+"""Decode a ``tf.train.Example`` with protobuf's rules (FORMATS.md, F10).
 
 ::
 
@@ -6,8 +6,12 @@
     Features  1: entry ...                         2: FloatList    FloatList  1: float32 ...
     entry     1: name   2: Feature                 3: Int64List    Int64List  1: int64 ...
 
-A field is a tag, ``number << 3 | wire type``, and its value. Numbers come packed (one field with
-all of them) or not (one field each), or both.
+A field is a tag, ``number << 3 | wire type``, and its value. Numbers are packed (one field with all
+of them) or not (one field each), or both.
+
+There are three decoders. `decode_example` accepts everything that protobuf accepts.
+`decode_plain_example` accepts only the form that writers produce, in one pass. `EntryFinder`
+locates values without decoding them, fast for records like the previous ones.
 """
 
 from __future__ import annotations
@@ -26,34 +30,34 @@ from shardwriter.formats.varint import decode_varints, read_varint
 Values: TypeAlias = "NDArray[np.int64] | NDArray[np.float32] | list[bytes]"
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-# Tags: field 1 as bytes (a message, a string, packed numbers), 2 and 3 likewise.
+# Tags of fields 1, 2 and 3 with length-delimited values: messages, strings, packed numbers.
 TAG_1, TAG_2, TAG_3 = 0x0A, 0x12, 0x1A
 TAG_1_VARINT, TAG_1_FIXED32 = 0x08, 0x0D
 _UNPACKED_TAGS: Final[dict[Kind, int]] = {"float": TAG_1_FIXED32, "int64": TAG_1_VARINT}
 KIND_OF_TAG: Final[dict[int, Kind]] = {TAG_1: "bytes", TAG_2: "float", TAG_3: "int64"}
-# protobuf's limits for a tag; for a size they are those of any varint.
+# protobuf's limits for a tag; sizes have those of any varint.
 _MAX_TAG: Final = (1 << 32) - 1
 _MAX_TAG_BYTES: Final = 5
 _SHORT_LIST_BYTES: Final = 10
 
 
 def decode_example(payload: bytes) -> dict[str, Values | None]:
-    """Read one ``tf.train.Example`` as protobuf's parser does.
+    """Return the features of one ``tf.train.Example``, as protobuf's parser does.
 
-    Unknown fields are skipped, so other protos may come out with no features: `payload_kind`
-    tells them apart. Two rules are ours: groups, a long obsolete feature, are refused even in
-    unknown fields, where protobuf would skip them; and a map entry with an unknown field counts,
-    as in protobuf for C++, while upb (Python) loses such an entry silently.
+    Unknown fields are skipped, so another proto may decode to no features; `payload_kind`
+    distinguishes them. Two rules differ: groups, which are obsolete, are an error even in unknown
+    fields, where protobuf would skip them; and a map entry with an unknown field counts, as in
+    protobuf for C++, while upb (Python) silently drops such an entry.
 
     Args:
         payload: The payload of one record.
 
     Returns:
-        By name, in the order of the payload: ``int64[n]``, ``float32[n]`` (their own memory),
+        By name, in the order of the payload: ``int64[n]`` or ``float32[n]`` in memory of their own,
         or a list of bytes; None for a Feature with no kind.
 
     Raises:
-        WireError: These are not the bytes of an Example; ``offset`` says where in the payload.
+        WireError: The payload is not an Example; ``offset`` is the position in it.
     """
     data = bytes(payload)
     features: dict[str, Values | None] = {}
@@ -64,17 +68,17 @@ def decode_example(payload: bytes) -> dict[str, Values | None]:
 
 
 def decode_only_example(payload: bytes) -> dict[str, Values | None]:
-    """Read one ``tf.train.Example``, and refuse a record of another proto.
+    """Return the features of one ``tf.train.Example``; raise for a record of another proto.
 
     Args:
         payload: The payload of one record.
 
     Returns:
-        What `decode_example` gives.
+        The result of `decode_example`.
 
     Raises:
-        WireError: These are not the bytes of an Example; also where they parse as one without any
-            name or value, because the fields are those of another proto.
+        WireError: The payload is not an Example, or parses as one without any name or value
+            because its fields are those of another proto.
     """
     features = decode_example(payload)
     has_feature = any(name or value is not None for name, value in features.items())
@@ -84,7 +88,7 @@ def decode_only_example(payload: bytes) -> dict[str, Values | None]:
 
 
 def decode_features(data: bytes, start: int, end: int) -> dict[str, Values | None]:
-    """Read the Features in ``data[start:end]``, as `decode_example` gives them."""
+    """Return the values of the Features in ``data[start:end]``, as `decode_example` does."""
     features: dict[str, Values | None] = {}
     for entry_tag, entry_start, entry_end in read_fields(data, start, end):
         if entry_tag == TAG_1:
@@ -94,23 +98,23 @@ def decode_features(data: bytes, start: int, end: int) -> dict[str, Values | Non
 
 
 def decode_feature(data: bytes, start: int, end: int) -> Values | None:
-    """Read the Feature in ``data[start:end]``, likewise."""
+    """Return the values of the Feature in ``data[start:end]``; None for no kind."""
     feature = _FeatureParts()
     feature.add(data, start, end)
     return feature.values()
 
 
 def is_feature(data: bytes, start: int, end: int) -> bool:
-    """Say whether each byte of ``data[start:end]`` belongs to a known field of a Feature."""
+    """Return whether each byte of ``data[start:end]`` belongs to a known field of a Feature."""
     return _conforms(data, start, end, "Feature")
 
 
 def payload_kind(payload: bytes) -> Literal["Example", "SequenceExample", "other"]:
-    """Say which proto a payload is, as far as bytes can tell.
+    """Return the proto type of a payload, as far as its bytes determine it.
 
-    Most protos parse as an Example, with no features. So every byte has to belong to a known
-    field, and every map entry needs its value and no more than one name. Empty bytes are an
-    empty Example, and so is a SequenceExample that has a context and no feature lists.
+    Most protos parse as an Example without features. So every byte has to belong to a known field,
+    and every map entry needs one value and at most one name. Empty bytes are an empty Example; a
+    SequenceExample with a context and no feature lists is an Example.
 
     Args:
         payload: The payload of one record.
@@ -127,10 +131,10 @@ def payload_kind(payload: bytes) -> Literal["Example", "SequenceExample", "other
 
 
 def read_fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Walk over the fields of one message in ``data[start:end]``.
+    """Yield the fields of one message in ``data[start:end]``.
 
     Yields:
-        The tag, and where the value starts and ends: the content of bytes, without its size.
+        The tag, and the start and end of the value, without the size of a length-delimited one.
     """
     at = start
     while at < end:
@@ -158,10 +162,10 @@ def read_fields(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, i
         elif wire_type == _FIXED64:
             value_end = at + 8
         else:
-            what = "a group" if wire_type in (3, 4) else f"the unknown wire type {wire_type}"
+            what = "a group" if wire_type in (3, 4) else f"unknown wire type {wire_type}"
             raise WireError(f"{what} in a field", offset=tag_at)
         if value_end > end:
-            raise WireError("a field reaches over the end of its message", offset=tag_at)
+            raise WireError("a field extends past the end of its message", offset=tag_at)
         yield tag, at, value_end
         at = value_end
 
@@ -181,15 +185,15 @@ def _decode_entry(data: bytes, start: int, end: int) -> tuple[str, Values | None
 
 
 def _decode_plain_entry(data: bytes, start: int, end: int) -> tuple[str, Values | None] | None:
-    """Read an entry as nearly all writers write small ones, several times as fast.
+    """Return name and values of a small entry in the usual form; a fast path.
 
-    That is: a name, then a Feature with one list with one packed field or one item, all of them
-    under 128 bytes. None for anything else, right or wrong.
+    The form is: a name, then a Feature with one list with one packed field or one item, each under
+    128 bytes. Returns None for any other form, valid or not.
     """
     if end - start < 4 or data[start] != TAG_1:
         return None
     at = start + 2 + data[start + 1]  # after the name
-    # 12 <size> | tag <size> | 0a <size>, where each size reaches exactly to the end of the entry.
+    # 12 <size> | tag <size> | 0a <size>, where each size extends exactly to the end of the entry.
     if at + 6 > end or end - at >= 0x80 or data[start + 1] >= 0x80:
         return None
     if (data[at], data[at + 1], data[at + 3]) != (TAG_2, end - at - 2, end - at - 4):
@@ -207,11 +211,11 @@ def _decode_plain_entry(data: bytes, start: int, end: int) -> tuple[str, Values 
 
 
 def unpack(packed: bytes, kind: Kind, offset: int) -> NDArray[np.int64] | NDArray[np.float32]:
-    """Read a packed list, which starts at ``offset`` of its payload."""
+    """Return the numbers of a packed list at ``offset`` of its payload."""
     if kind == "float":
         return np.frombuffer(packed, "<f4").astype(np.float32)
     if 0 < len(packed) <= _SHORT_LIST_BYTES:
-        # A single number, nearly always: numpy's fixed costs would be most of the time.
+        # Usually a single number, for which numpy's fixed costs would dominate.
         values, at = [], 0
         while at < len(packed):
             value, at = read_varint(packed, at, len(packed))
@@ -221,7 +225,7 @@ def unpack(packed: bytes, kind: Kind, offset: int) -> NDArray[np.int64] | NDArra
 
 
 def decode_name(data: bytes, start: int, end: int) -> str:
-    """Read a name."""
+    """Return a feature name."""
     try:
         return data[start:end].decode()
     except UnicodeDecodeError:
@@ -229,21 +233,21 @@ def decode_name(data: bytes, start: int, end: int) -> str:
 
 
 class _FeatureParts:
-    """The values of one Feature while its fields come in: they may be in several pieces."""
+    """The values of one Feature, whose fields may be split and repeated."""
 
     def __init__(self) -> None:
         self._kind: Kind | None = None
-        self._pieces: list[bytes] = []  # items of bytes; or packed numbers, in any portions
+        self._pieces: list[bytes] = []  # bytes values; or parts of the packed numbers
         self._offset = 0
 
     def add(self, data: bytes, start: int, end: int) -> None:
-        """Merge the fields of a Feature: the same list goes on, another kind starts anew."""
+        """Merge the fields of a Feature: the same kind extends the list, another replaces it."""
         for tag, list_start, list_end in read_fields(data, start, end):
             kind = KIND_OF_TAG.get(tag)
             if kind is None:
                 continue
             if kind != self._kind:
-                self.values()  # what is dropped must be well-formed too
+                self.values()  # raises if the replaced list is malformed
                 self._kind, self._pieces, self._offset = kind, [], list_start
             for item_tag, item_start, item_end in read_fields(data, list_start, list_end):
                 if item_tag == TAG_1:
@@ -254,7 +258,7 @@ class _FeatureParts:
                 self._pieces.append(data[item_start:item_end])
 
     def values(self) -> Values | None:
-        """The values so far, in memory of their own; None for no kind."""
+        """Return the values so far, in memory of their own; None for no kind."""
         if self._kind is None:
             return None
         if self._kind == "bytes":
@@ -264,7 +268,7 @@ class _FeatureParts:
 
 
 def check_packed(data: bytes, start: int, end: int, kind: Kind) -> None:
-    """Hold a packed list against the size of its numbers."""
+    """Raise if a packed list does not consist of whole numbers."""
     if kind == "float" and (end - start) % 4:
         raise WireError("packed floats are not a multiple of 4 bytes", offset=start)
     if kind == "int64" and end > start and data[end - 1] >= 0x80:
@@ -288,44 +292,41 @@ _GRAMMAR: Final[dict[str, dict[int, str]]] = {
 
 
 def _conforms(data: bytes, start: int, end: int, message: str) -> bool:
-    """Say whether each byte of ``data[start:end]`` belongs to a known field of ``message``."""
+    """Return whether each byte of ``data[start:end]`` belongs to a known field of ``message``."""
     known = _GRAMMAR[message]
     tags = []
     for tag, value_start, value_end in read_fields(data, start, end):
-        held = known.get(tag)
-        if held is None:
+        content = known.get(tag)
+        if content is None:
             return False
         tags.append(tag)
-        if held in _GRAMMAR:
-            if not _conforms(data, value_start, value_end, held):
+        if content in _GRAMMAR:
+            if not _conforms(data, value_start, value_end, content):
                 return False
-        elif held == "name":
+        elif content == "name":
             decode_name(data, value_start, value_end)
-        elif held == "floats":
+        elif content == "floats":
             check_packed(data, value_start, value_end, "float")
-        elif held == "varints":
+        elif content == "varints":
             check_packed(data, value_start, value_end, "int64")
             unpack(data[value_start:value_end], "int64", value_start)
     return not message.startswith("entry") or sorted(tags) in ([TAG_1, TAG_2], [TAG_2])
 
 
-# Examples in the form that writers write, read one by one, in one pass.
-#
-# A record is plain when each of its bytes belongs to a known field and no name comes twice: then it
-# is surely an Example. `example_wire` reads all others.
+# -- the usual form in one pass --------------------------------------------------------------------
 
 
 def decode_plain_example(payload: bytes) -> dict[str, Values | None] | None:
-    """Read an Example each byte of which belongs to a known field, and whose names differ.
+    """Return the features of an Example in the form that writers produce; a fast path.
 
-    That is what writers write, and surely an Example; it takes one pass, where `payload_kind` and
-    `decode_example` take two. Fields in unusual pieces are left to those.
+    Each byte belongs to a known field and no name repeats, so the payload is certainly an Example.
+    This takes one pass, where `payload_kind` and `decode_example` take two.
 
     Args:
         payload: The payload of one record.
 
     Returns:
-        What `decode_example` gives; None for anything else, right or wrong.
+        The result of `decode_example`; None for any other form, valid or not.
     """
     try:
         at, stop = _enter_plain(payload, 0, len(payload), TAG_1)
@@ -352,10 +353,10 @@ def decode_plain_example(payload: bytes) -> dict[str, Values | None] | None:
 
 
 def decode_plain_list(data: bytes, start: int, end: int) -> Values | None:
-    """Read the Feature in ``data[start:end]`` if it is one list of nothing but known fields.
+    """Return the values of the Feature in ``data[start:end]`` if it is one list of known fields.
 
     Returns:
-        The values, in memory of their own; None for no kind, and for anything else.
+        The values, in memory of their own; None for no kind, and for any other form.
     """
     try:
         tag = data[start] if start < end else 0
@@ -382,7 +383,7 @@ def decode_plain_list(data: bytes, start: int, end: int) -> Values | None:
 
 
 def _enter_plain(data: bytes, at: int, end: int, tag: int) -> tuple[int, int]:
-    """Read ``<tag> <size>`` in ``data[at:end]``: where the content starts and ends."""
+    """Return start and end of the content of a field ``<tag> <size>`` in ``data[at:end]``."""
     if at + 1 >= end or data[at] != tag:
         raise WireError("another field", offset=at)
     size = data[at + 1]
@@ -390,32 +391,31 @@ def _enter_plain(data: bytes, at: int, end: int, tag: int) -> tuple[int, int]:
     if size >= 0x80:
         size, at = read_varint(data, at - 1, end)
     if at + size > end:
-        raise WireError("a field reaches over the end of its message", offset=at)
+        raise WireError("a field extends past the end of its message", offset=at)
     return at, at + size
 
 
-# Where the features of one Example lie, found fast for records that are like those before.
-#
-# Records of a dataset have the same names in the same order, and most of their sizes come again. So
-# what stands before a value, from the map entry's tag to the value's size, is kept by its place
-# among the entries and the entry's size, and is compared as a whole. Anything else is read as the
-# wire format says, and what does not fit is left to `example_wire`.
+# -- locating values -------------------------------------------------------------------------------
 
-_MAX_PLACES: Final = 256  # of which the heads are kept: entries of one record
+_MAX_CACHED_ENTRIES: Final = 256  # per record
 _MAX_SMALL: Final = 0x80
 
-
-#: One feature of a record: its name; the tag of its list, where the list is one field (packed
-#: numbers, or one item of bytes), else 0; where the content of that field (with tag 0, of the
-#: Feature) starts, and where it ends. A plain tuple: it is made for every value that is read.
+#: One feature of a record: name; tag of its list if that is one field (packed numbers, or one bytes
+#: value), else 0; start and end of the content of that field, or of the Feature if the tag is 0. A
+#: plain tuple, since one is created for every value.
 Entry: TypeAlias = "tuple[str, int, int, int]"
 
 
 class EntryFinder:
-    """Finds the entries of records, and remembers what they look like."""
+    """Locates the features of records, with a cache of what precedes each value.
+
+    Records of a dataset have the same names in the same order, and most sizes repeat. So the bytes
+    before a value, from the map entry's tag to the value's size, are cached by the entry's number
+    and size, and compared as a whole. Other entries are parsed.
+    """
 
     def __init__(self) -> None:
-        # By place among the entries, then by size: the bytes before the content, name and tag.
+        # By the entry's number, then by size: the bytes before the content, name and tag.
         self._heads: list[dict[int, tuple[bytes, str, int]]] = []
 
     def find(self, payload: bytes) -> list[Entry] | None:
@@ -425,8 +425,8 @@ class EntryFinder:
             payload: The payload of one record.
 
         Returns:
-            None where it is not an Example in the form that writers write. The content of a
-            Feature with tag 0, and whether packed numbers are whole, is not looked at.
+            None if it is not an Example in the form that writers produce. The content of a Feature
+            with tag 0 is not checked, nor whether packed numbers are complete.
         """
         try:
             at, end = _enter(payload, 0, len(payload), TAG_1) if payload else (0, 0)
@@ -434,28 +434,27 @@ class EntryFinder:
                 return None
             entries: list[Entry] = []
             heads = self._heads
-            place = 0
+            number = 0
             while at < end:
-                # Most records look like the last one did.
-                known = heads[place].get(payload[at + 1]) if place < len(heads) else None
+                known = heads[number].get(payload[at + 1]) if number < len(heads) else None
                 if known is not None and payload.startswith(known[0], at):
                     head, name, tag = known
                     start, at = at + len(head), at + 2 + payload[at + 1]
                     entries.append((name, tag, start, at))
                 else:
-                    entry = self._read(payload, at, end, place)
+                    entry = self._read(payload, at, end, number)
                     if entry is None:
                         return None
                     entries.append(entry)
                     at = entry[3]
-                place += 1
+                number += 1
             if at != end:
                 return None
         except (WireError, UnicodeDecodeError, IndexError):
             return None
         return entries
 
-    def _read(self, payload: bytes, at: int, limit: int, place: int) -> Entry | None:
+    def _read(self, payload: bytes, at: int, limit: int, number: int) -> Entry | None:
         entry, end = _enter(payload, at, limit, TAG_1)
         name_at, name_end = _enter(payload, entry, end, TAG_1)
         name = payload[name_at:name_end].decode()
@@ -467,16 +466,16 @@ class EntryFinder:
         if head is None or not payload.startswith(head, name_end):
             return name, 0, feature, end
         start = name_end + len(head)
-        if end - entry < _MAX_SMALL and place < _MAX_PLACES and entry == at + 2:
-            while place >= len(self._heads):
+        if end - entry < _MAX_SMALL and number < _MAX_CACHED_ENTRIES and entry == at + 2:
+            while number >= len(self._heads):
                 self._heads.append({})
-            self._heads[place][end - entry] = payload[at:start], name, tag
+            self._heads[number][end - entry] = payload[at:start], name, tag
         return name, tag, start, end
 
 
 @lru_cache(maxsize=1024)
 def _head_of(tag: int, num_bytes: int) -> bytes | None:
-    """Return what begins ``num_bytes`` of a Feature, with its tag, up to the content's size."""
+    """Return the bytes of a Feature entry of ``num_bytes`` up to the size of its content."""
     kind = KIND_OF_TAG[tag]
     for head_bytes in (6, 7, 8, 9, *range(10, 19)):  # three sizes of 1 to 5 bytes
         size = num_bytes - head_bytes
@@ -489,7 +488,7 @@ def _head_of(tag: int, num_bytes: int) -> bytes | None:
 
 
 def _enter(data: bytes, at: int, end: int, tag: int) -> tuple[int, int]:
-    """Read ``<tag> <size>`` in ``data[at:end]``: where the content starts and ends."""
+    """Return the same as `_enter_plain`; raises IndexError at the end of ``data``."""
     if data[at] != tag:
         raise WireError("another field", offset=at)
     size = data[at + 1]
@@ -497,5 +496,5 @@ def _enter(data: bytes, at: int, end: int, tag: int) -> tuple[int, int]:
     if size >= _MAX_SMALL:
         size, at = read_varint(data, at - 1, end)
     if at + size > end:
-        raise WireError("a field reaches over the end of its message", offset=at)
+        raise WireError("a field extends past the end of its message", offset=at)
     return at, at + size

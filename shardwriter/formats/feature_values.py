@@ -1,6 +1,6 @@
-"""One Python value -> one ``Feature`` on the wire. Which value has which kind: FORMATS.md, F9.
+"""Encode one Python value as a ``Feature``. FORMATS.md, F9 lists which value has which kind.
 
-What is made here is the second half of a map entry (the first is the key)::
+The result is the value half of a map entry (the other half is the key)::
 
     12 <size> | 1a <size> | 0a <size> <varints>             int64: bool, int, integer arrays
     12 <size> | 12 <size> | 0a <size> <float32 LE ...>      float: float, float arrays
@@ -8,6 +8,15 @@ What is made here is the second half of a map entry (the first is the key)::
                                                             and the bytes of `raw` arrays
     12 00                                                   unset: a Feature with no kind
     value       Feature     the list
+
+Raw arrays (`raw`) are one bytes value in C order, little-endian (FORMATS.md, F8); dtype and shape
+are in the schema only.
+
+A Feature stores floats as float32. Rounding to its 24 bits is expected for measured values. A
+number is *inexact* here where more is lost: one from 2**24 on that changes (a time stamp, an id),
+or one so small that most of its digits go. It is encoded all the same, and :data:`PRECISION`
+records that it happened, so a caller can warn. The same rule holds for other float types with their
+numbers of bits: integers from 2**53 on may be inexact in float64.
 """
 
 from __future__ import annotations
@@ -26,13 +35,11 @@ from shardwriter.errors import FeatureError, MissingExtra
 from shardwriter.formats.media import EncodedImage
 from shardwriter.formats.varint import encode_varint, encode_varints
 
-# Why a value has no place in a Feature, and what to do about it.
-
 Kind: TypeAlias = Literal["bytes", "float", "int64"]
 
 
 def leaf_kind(leaf_type: type) -> Kind | None:
-    """Say which kind single values of a type have (F9); None for no kind."""
+    """Return the kind of single values of a type (F9); None if a Feature can not hold them."""
     if issubclass(leaf_type, str | bytes | bytearray | memoryview):
         return "bytes"
     if issubclass(leaf_type, int | np.bool_) or issubclass(leaf_type, np.integer):
@@ -41,19 +48,19 @@ def leaf_kind(leaf_type: type) -> Kind | None:
 
 
 def no_place(value: Any, kind: Kind | None, *, inside: bool = False) -> FeatureError:
-    """Refuse a value because of its type, or because the plan says another kind."""
+    """Return the error for a value of an unsupported type, or of another kind than planned."""
     where = "a list holds " if inside else ""
     if kind is not None and leaf_kind(type(value)) is not None:
-        return FeatureError(f"{where}{type_name(value)}, and the plan says {kind}")
+        return FeatureError(f"{where}{type_name(value)}, but the schema says {kind}")
     if any(each.__module__.startswith("PIL.") for each in type(value).__mro__):
         return FeatureError(
-            f"{where}{type_name(value)}, and a Feature holds bytes, not a picture",
-            hint="sw.png(image) and sw.jpeg(image) make files of it; np.asarray(image) its pixels",
+            f"{where}{type_name(value)}, but a Feature holds bytes, not an image object",
+            hint="give sw.png(image) or sw.jpeg(image) for a file, np.asarray(image) for pixels",
         )
     hints = {
         "set": "sort it into a list",
-        "dict": "make each of its values a feature of its own",
-        "NoneType": "leave it out of the list, or fill it with a value",
+        "dict": "make each of its values a separate feature",
+        "NoneType": "remove it from the list, or replace it with a value",
     }
     hint = hints.get(
         type(value).__name__,
@@ -61,42 +68,42 @@ def no_place(value: Any, kind: Kind | None, *, inside: bool = False) -> FeatureE
     )
     if type(value).__module__.partition(".")[0] == "PIL":
         hint = (
-            "a map makes a file of it (sw.png(image), sw.jpeg(image)) or an array "
-            "(numpy.asarray(image))"
+            "convert it in a map: sw.png(image) or sw.jpeg(image) for a file, "
+            "numpy.asarray(image) for pixels"
         )
-    return FeatureError(f"{where}{type_name(value)}, which has no place in a Feature", hint=hint)
+    return FeatureError(f"{where}{type_name(value)}, which a Feature can not hold", hint=hint)
 
 
 def no_place_for_dtype(dtype: np.dtype[Any], kind: Kind | None) -> FeatureError:
-    """Refuse an array because of its dtype."""
+    """Return the error for an array of an unsupported dtype, or of another kind than planned."""
     if kind is not None and dtype.kind in "fiubUS":
         hint = "give array.tobytes()" if kind == "bytes" else None
-        return FeatureError(f"numpy {dtype.name} values, and the plan says {kind}", hint=hint)
+        return FeatureError(f"numpy {dtype.name} values, but the schema says {kind}", hint=hint)
     hints = {
-        "S": "numpy drops trailing NULs from these: give a list of bytes, or plan it as bytes",
+        "S": "numpy drops trailing NULs from these: give a list of bytes, or declare it as bytes",
         "O": "give a list of str or bytes, or an array of numbers",
-        "M": "give .astype('int64') of a stated unit, or a str",
-        "m": "give .astype('int64') of a stated unit",
+        "M": "give .astype('datetime64[ms]').astype('int64'), or a str",
+        "m": "give .astype('timedelta64[ms]').astype('int64')",
         "c": "give the real and the imaginary part as two features",
     }
     return FeatureError(
-        f"numpy {dtype.name} values, which have no place in a Feature",
+        f"numpy {dtype.name} values, which a Feature can not hold",
         hint=hints.get(dtype.kind, "convert it, for example .astype('float32')"),
     )
 
 
 def mixed_numbers(kind: Kind | None) -> FeatureError:
-    """Refuse int and float in one list."""
+    """Return the error for int and float in one list."""
     if kind == "int64":
-        return FeatureError("a list holds a float, and the plan says int64")
+        return FeatureError("a list holds a float, but the schema says int64")
     return FeatureError(
         "a list mixes int and float",
-        hint="make all of them float, or plan the feature as float",
+        hint="make all of them float, or declare the feature as float",
     )
 
 
 def overflow(value: Any) -> FeatureError:
-    """Refuse a finite number that float32 would turn into infinity."""
+    """Return the error for a finite number that would become infinite in float32."""
     return FeatureError(
         f"a finite number is too large for float32 (over 3.4e38): {_short(value)}",
         hint="clip or scale it, or store it as bytes",
@@ -104,7 +111,7 @@ def overflow(value: Any) -> FeatureError:
 
 
 def out_of_int64(value: int) -> FeatureError:
-    """Refuse an integer that int64 can not hold."""
+    """Return the error for an integer outside of int64."""
     return FeatureError(
         f"an integer is outside int64: {_short(value)}",
         hint="store it as a str or bytes, or take it modulo 2**64 as a signed number",
@@ -112,7 +119,7 @@ def out_of_int64(value: int) -> FeatureError:
 
 
 def ragged(what: str) -> FeatureError:
-    """Refuse nested lists that are not rectangular."""
+    """Return the error for nested lists that are not rectangular."""
     return FeatureError(
         f"a nested list is not rectangular: {what}",
         hint="pad the rows, or store the flat values and the row lengths as two features",
@@ -120,27 +127,23 @@ def ragged(what: str) -> FeatureError:
 
 
 def type_name(value: Any) -> str:
-    """Name the type of a value, with its module."""
+    """Return the name of a value's type, with its module unless it is a builtin."""
     module, name = type(value).__module__, type(value).__qualname__
     return name if module == "builtins" else f"{module}.{name}"
 
 
 def _short(value: Any) -> str:
-    # A huge int has no decimal text by default (sys.set_int_max_str_digits).
+    # By default Python refuses to convert a huge int to decimal (sys.set_int_max_str_digits).
     if isinstance(value, int) and value.bit_length() > 128:
         return f"of {value.bit_length()} bits"
     return str(value)
 
 
-def list_up(things: Sequence[Any]) -> str:
-    """List things up, the first few of them."""
-    texts = [str(thing) for thing in things[:4]]
-    return " and ".join(texts) if len(things) <= 4 else ", ".join(texts) + ", ..."
+def list_text(values: Sequence[Any]) -> str:
+    """Return the first few values as text."""
+    texts = [str(value) for value in values[:4]]
+    return " and ".join(texts) if len(values) <= 4 else ", ".join(texts) + ", ..."
 
-
-# Arrays that are stored as their bytes: one bytes value, C order, little-endian (FORMATS.md, F8).
-#
-# The record holds nothing but the bytes; dtype and shape stand in the schema.
 
 RAW_DTYPES: Final = (
     "bool",
@@ -159,25 +162,25 @@ RAW_DTYPES: Final = (
     "complex128",
     "bfloat16",
 )
-"""What can be stored so. ``bfloat16`` is that of the package ``ml_dtypes``."""
+"""The dtypes of raw arrays. ``bfloat16`` is that of the package ``ml_dtypes``."""
 
 _HINTS: Final = {
-    "O": "give an array of numbers: the objects of this one have no bytes of their own",
-    "U": "give a list of str, which is a feature of text",
+    "O": "give an array of numbers; Python objects can not be stored as bytes",
+    "U": "give a list of str, which is stored as text",
     "S": "give a list of bytes",
-    "M": "give .astype('int64') of a stated unit",
-    "m": "give .astype('int64') of a stated unit",
-    "V": "give each field as a feature of its own",
+    "M": "give .astype('datetime64[ms]').astype('int64')",
+    "m": "give .astype('timedelta64[ms]').astype('int64')",
+    "V": "give each field as a separate feature",
     "f": "give .astype('float64')",
     "c": "give .astype('complex128')",
 }
 
 
 class RawArray:
-    """An array that is written as its bytes; made by `raw`.
+    """An array to be stored as its bytes; the result of `raw`.
 
     Attributes:
-        array: In C order, little-endian.
+        array: The array in C order, little-endian.
     """
 
     __slots__ = ("array",)
@@ -186,13 +189,13 @@ class RawArray:
         self.array = array
 
     @property
-    def look(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
-        """What decides its type."""
+    def signature(self) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+        """A hashable key of the facts that decide its feature type."""
         return "raw", self.array.dtype, self.array.shape
 
     @property
     def data(self) -> memoryview:
-        """Its bytes."""
+        """The bytes of the array."""
         return self.array.reshape(-1).view(np.uint8).data
 
     def __repr__(self) -> str:
@@ -200,19 +203,19 @@ class RawArray:
 
 
 def raw(array: Any) -> RawArray:
-    """Store an array as one bytes value, and not as a list of numbers.
+    """Return an array marked to be stored as one bytes value instead of a list of numbers.
 
     Args:
-        array: A numpy array of any shape, or what turns into one (a CPU tensor): bools, integers,
-            floats, complex numbers, or ``bfloat16`` of ``ml_dtypes``. It is copied only where it
-            is not in C order and little-endian.
+        array: A numpy array of any shape, or an object that converts to one (a CPU tensor): bools,
+            integers, floats, complex numbers, or ``bfloat16`` of ``ml_dtypes``. It is copied only
+            if it is not in C order and little-endian.
 
     Returns:
-        What stands for it among the features of an item. It comes back as the array: dtype and
-        shape are in the manifest.
+        A value for a feature of an item. Reading returns the array, since dtype and shape are in
+        the manifest.
 
     Raises:
-        FeatureError: Its dtype has no bytes that would tell its values.
+        FeatureError: The dtype can not be stored as bytes.
     """
     if isinstance(array, RawArray):
         return array
@@ -222,7 +225,7 @@ def raw(array: Any) -> RawArray:
         found = np.asarray(array)
     except Exception as error:  # torch: RuntimeError or TypeError; other libraries: their own
         raise FeatureError(
-            f"{type_name(array)} does not turn into a numpy array: {error}",
+            f"{type_name(array)} can not be converted to a numpy array: {error}",
             hint="for torch: tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)"
             if "BFloat16" in str(error)
             else "give a numpy array (for torch: tensor.detach().cpu().numpy())",
@@ -241,8 +244,8 @@ def dtype_named(name: str) -> np.dtype[Any]:
     """Return the dtype of a name in a schema.
 
     Raises:
-        TypeError: There is none of that name.
-        MissingExtra: It is ``bfloat16``, and there is no ``ml_dtypes``.
+        TypeError: The name is unknown.
+        MissingExtra: It is ``bfloat16``, and ``ml_dtypes`` is not installed.
     """
     if name == "bfloat16":
         try:
@@ -256,22 +259,14 @@ def dtype_named(name: str) -> np.dtype[Any]:
     return found
 
 
-# Floats as float32, as a Feature stores them, and the numbers that lose more than usual.
-#
-# Rounding to the 24 bits of float32 is what people expect of measured values. A number is *lost*
-# where that is not all: one from 2**24 on that changes (a time stamp, an id), or one so small that
-# most of its digits go. Encoding stores it all the same, and :data:`PRECISION` says so, for whoever
-# wants to know which number it was. The same rule holds for float types of other sizes, with their
-# bits: integers from 2**53 on may be lost in float64.
-
 EXACT: Final = 2.0**24
-"""All whole numbers up to here are float32."""
+"""float32 represents all whole numbers up to here."""
 
 EXACT_FLOAT64: Final = 2.0**53
-"""All whole numbers up to here are float64."""
+"""float64 represents all whole numbers up to here."""
 
 SMALLEST: Final = 2.0**-126
-"""Float32 has fewer bits for what is smaller."""
+"""float32 has fewer bits for smaller numbers."""
 
 BITS: Final = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 """Bits of the significand, by dtype."""
@@ -279,24 +274,24 @@ BITS: Final = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 _FLOAT32: Final = np.dtype("<f4")
 
 
-class _Noted(threading.local):
-    """What was encoded in this thread.
+class _Precision(threading.local):
+    """Precision loss while encoding, per thread.
 
     Attributes:
-        has_lost: Whether a number was lost since this was last set to False.
+        has_lost: Whether an inexact number was encoded since this was last set to False.
     """
 
     has_lost = False
 
 
-PRECISION: Final = _Noted()
+PRECISION: Final = _Precision()
 
 
 def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
-    """Convert floats to little-endian float32: rounding is fine, an overflow is not.
+    """Return floats as little-endian float32, and record inexact numbers in `PRECISION`.
 
     Args:
-        array: ``float*[...]``; float32 keeps all its bits.
+        array: ``float*[...]``; float32 is returned unchanged.
 
     Raises:
         FeatureError: A finite number is too large for float32.
@@ -313,7 +308,7 @@ def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             narrow = wide.astype(_FLOAT32)
     else:
-        # fmax passes NaN over; where all are NaN the comparison is false.
+        # fmax ignores NaN; if all are NaN the comparison is false.
         if not narrow.size or np.fmax.reduce(np.abs(narrow), None) < EXACT:
             return narrow
     infinite = np.isinf(narrow) & np.isfinite(array)
@@ -325,19 +320,19 @@ def as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _as_float64(array: NDArray[Any]) -> NDArray[np.float64]:
-    """Return longdoubles as Python floats are."""
+    """Return longdoubles as float64."""
     with np.errstate(over="ignore", under="ignore"):
         return array.astype(np.float64)
 
 
 def note_float(value: float) -> None:
-    """Note a single number that is stored as float32, where it is lost."""
+    """Record in `PRECISION` whether a single number is inexact in float32."""
     if first_inexact(np.array([value])) is not None:
         PRECISION.has_lost = True
 
 
 def integers_as_float64(integers: NDArray[Any] | Sequence[Any]) -> NDArray[np.float64]:
-    """Return integers, or a list of numbers, as float64, and note those that this loses.
+    """Return integers, or a list of numbers, as float64; record inexact ones in `PRECISION`.
 
     Raises:
         OverflowError: An integer is too large for float64.
@@ -351,11 +346,11 @@ def integers_as_float64(integers: NDArray[Any] | Sequence[Any]) -> NDArray[np.fl
 
 
 def first_inexact(values: NDArray[Any], dtype: str = "float32") -> int | None:
-    """Return the place of the first lost number, in the flat array; None where there is none.
+    """Return the position of the first inexact number in the flat array; None if there is none.
 
     Args:
-        values: Numbers of any dtype and shape; of dtype object where integers and floats are mixed.
-        dtype: What they are stored as, one of :data:`BITS`.
+        values: Numbers of any dtype and shape; of dtype object if integers and floats are mixed.
+        dtype: The dtype in which they are stored, one of :data:`BITS`.
     """
     flat = values.reshape(-1)
     bits = BITS[dtype]
@@ -365,16 +360,16 @@ def first_inexact(values: NDArray[Any], dtype: str = "float32") -> int | None:
         size = np.abs(wide)
         is_lost = (size >= 2.0**bits) | (np.abs(narrow - wide) > size * 2.0**-bits)
         is_lost &= (narrow != wide) & np.isfinite(wide)
-    place = int(is_lost.argmax()) if is_lost.any() else len(flat)
-    if flat.dtype.kind in "iuO":  # float64 may have changed integers before
-        for row in map(int, np.flatnonzero(size[:place] >= EXACT_FLOAT64)):
+    first = int(is_lost.argmax()) if is_lost.any() else len(flat)
+    if flat.dtype.kind in "iuO":  # the conversion to float64 may have changed earlier integers
+        for row in map(int, np.flatnonzero(size[:first] >= EXACT_FLOAT64)):
             number = flat[row]
             if isinstance(number, int | np.integer) and int(number) != float(narrow[row]):
                 return row
-    return place if place < len(flat) else None
+    return first if first < len(flat) else None
 
 
-# Ready bytes; or, for what is too large to be copied twice, (number of bytes, the buffers).
+# The bytes; or, for values too large to copy twice, (number of bytes, the buffers).
 Encoded: TypeAlias = "bytes | tuple[int, list[bytes | memoryview]]"
 Encoder: TypeAlias = Callable[[Any], Encoded]
 
@@ -395,37 +390,34 @@ class Unset:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """Its name."""
+        """Return the name."""
         return "UNSET"
 
     def __reduce__(self) -> str:
-        """Pickle and copy by name, which gives the same object back."""
+        """Return the name, so pickling and copying give the same object."""
         return "UNSET"
 
 
-#: A Feature that is there and has no kind: an empty CSV cell, a null.
+#: A Feature that is present and has no kind: an empty CSV cell, a null.
 UNSET: Final = Unset()
 
 
 def encode_value(value: Any, kind: Kind | None = None) -> Encoded:
-    """Write one value as the value half of a map entry.
+    """Return one value as the value half of a map entry: ``12 <size> <Feature>``.
 
     Args:
-        value: Anything that F9 gives a kind; not None, which is no Feature at all.
-        kind: The kind that the plan gives, or None to take it from the value.
-
-    Returns:
-        ``12 <size> <Feature>``.
+        value: A value that F9 gives a kind; not None, which means no Feature at all.
+        kind: The declared kind, or None to take it from the value.
 
     Raises:
-        FeatureError: The value has no place in a Feature, or not in one of this kind.
+        FeatureError: A Feature, or one of this kind, can not hold the value.
     """
     encode = ENCODERS[kind].get(type(value))
     return encode(value) if encode is not None else encode_any(value, kind)
 
 
 def encode_any(value: Any, kind: Kind | None) -> Encoded:
-    """Write a value of any type: what `ENCODERS` has no short way for."""
+    """Return a value of any type as `encode_value` does; for types without a fast encoder."""
     if value is UNSET:
         return UNSET_FEATURE
     if isinstance(value, np.ndarray):
@@ -437,18 +429,20 @@ def encode_any(value: Any, kind: Kind | None) -> Encoded:
     if isinstance(value, np.generic) or hasattr(value, "__array__"):
         return encode_array(_as_array(value), kind)
     if isinstance(value, int):
-        # int(): a subclass (IntEnum) may hash as it likes.
+        # int(): a subclass (IntEnum) may define its own hash.
         number = int(value)
-        return _INT_FEATURES[number] if kind in (None, "int64") else _int_elsewhere(number, kind)
+        return (
+            _INT_FEATURES[number] if kind in (None, "int64") else _encode_planned_int(number, kind)
+        )
     if isinstance(value, float) and kind in (None, "float"):
         return _encode_float(value)
     if isinstance(value, RawArray):
-        raise FeatureError(f"an array of raw bytes, and the plan says {kind}")
+        raise FeatureError(f"a raw array, but the schema says {kind}")
     raise no_place(value, kind)
 
 
 def encode_array(array: NDArray[Any] | np.generic, kind: Kind | None = None) -> Encoded:
-    """Write an array of any shape, in C order, with the kind of its dtype or of the plan."""
+    """Return an array of any shape, in C order, with the kind of its dtype or the declared one."""
     if type(array) is not np.ndarray:
         if isinstance(array, np.ma.MaskedArray):
             raise FeatureError("a masked array", hint="give array.filled(value)")
@@ -469,7 +463,7 @@ def encode_array(array: NDArray[Any] | np.generic, kind: Kind | None = None) -> 
 
 
 def packed_feature(kind: Kind, packed: memoryview, size: int) -> Encoded:
-    """Put a packed list (contiguous, of ``size`` bytes) into its Feature."""
+    """Return the Feature of a packed list, which is contiguous and has ``size`` bytes."""
     head = packed_head(kind, size)
     if size <= _COPIED_BYTES:
         return head + packed
@@ -478,7 +472,7 @@ def packed_feature(kind: Kind, packed: memoryview, size: int) -> Encoded:
 
 @lru_cache(maxsize=4096)
 def packed_head(kind: Kind, size: int) -> bytes:
-    """Write what comes before ``size`` bytes of packed varints or floats."""
+    """Return the bytes before ``size`` bytes of packed varints or floats."""
     if size == 0:
         return b"\x12\x02" + _LIST_TAGS[kind] + b"\x00"  # an empty list has no packed field
     head = b"\x0a" + encode_varint(size)
@@ -487,12 +481,12 @@ def packed_head(kind: Kind, size: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def blob_head(size: int) -> bytes:
-    """Write what comes before the only item, of ``size`` bytes, of a bytes list."""
+    """Return the bytes before the only item, of ``size`` bytes, of a bytes list."""
     return _feature_head("bytes", b"\x0a" + encode_varint(size), size)
 
 
 def as_integers(array: NDArray[Any]) -> NDArray[Any]:
-    """Check that integers or bools fit int64, and bring them into native byte order.
+    """Return integers or bools in native byte order, after checking that they fit int64.
 
     Raises:
         FeatureError: A uint64 is over 2**63 - 1.
@@ -505,12 +499,12 @@ def as_integers(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_blob(value: Any) -> bytes:
-    """Turn a str, bytes, bytearray or memoryview into the bytes that are written."""
+    """Return the bytes stored for a str, bytes, bytearray or memoryview."""
     return _utf8(value) if isinstance(value, str) else bytes(value)
 
 
 class _IntFeatures(dict[int, bytes]):
-    """Ready Features of single integers. Labels, sizes and flags are the same ones all the time."""
+    """A cache of Features of single integers: labels, sizes and flags repeat."""
 
     def __missing__(self, value: int) -> bytes:
         if not _fits_int64(value):
@@ -529,8 +523,8 @@ def _encode_numpy_int(value: np.int64) -> bytes:
     return _INT_FEATURES[int(value)]
 
 
-def _int_elsewhere(value: int, kind: Kind | None) -> Encoded:
-    """Write an int where the plan says something else than int64."""
+def _encode_planned_int(value: int, kind: Kind | None) -> Encoded:
+    """Return an int encoded as another kind than int64."""
     if kind != "float":
         raise no_place(value, kind)
     try:
@@ -583,14 +577,14 @@ def _encode_blobs(blobs: Sequence[bytes]) -> Encoded:
 
 
 def _feature_head(kind: Kind, head: bytes, size: int) -> bytes:
-    """Put the value tag, the Feature's tag and both sizes before ``head`` and ``size`` bytes."""
+    """Return the value tag, the Feature's tag and both sizes, followed by ``head``."""
     head = _LIST_TAGS[kind] + encode_varint(len(head) + size) + head
     return b"\x12" + encode_varint(len(head) + size) + head
 
 
 def _encode_sequence(values: Sequence[Any], kind: Kind | None) -> Encoded:
     if len(values) == 1 and type(values[0]) in _LEAF_TYPES:
-        return encode_value(values[0], kind)  # a list of one is written as its item is
+        return encode_value(values[0], kind)  # a list of one is encoded like its item
     leaves, types = _flatten(values)
     if isinstance(leaves, np.ndarray):
         return encode_array(leaves, kind)
@@ -607,7 +601,7 @@ def _encode_sequence(values: Sequence[Any], kind: Kind | None) -> Encoded:
         raise mixed_numbers(kind)
     if len(kinds) > 1 and kinds != {"float", "int64"}:
         raise FeatureError(
-            f"a list mixes {list_up(sorted(t.__name__ for t in types))}",
+            f"a list mixes {list_text(sorted(t.__name__ for t in types))}",
             hint="a Feature holds one kind: bytes, float or int64",
         )
     if kinds == {"bytes"}:
@@ -618,16 +612,16 @@ def _encode_sequence(values: Sequence[Any], kind: Kind | None) -> Encoded:
 
 
 def _flatten(values: Sequence[Any]) -> tuple[Sequence[Any] | NDArray[Any], set[type]]:
-    """Bring nested lists, tuples and arrays into one flat list in C order.
+    """Return nested lists, tuples and arrays as one flat list in C order.
 
     Returns:
-        The leaves, and their types; or one array and no types, where the innermost level is
-        made of arrays.
+        The leaves and their types; or, if the innermost level consists of arrays, one array and
+        no types.
     """
     for depth in range(_MAX_NESTING):
         types = set(map(type, values))
         if depth and any(leaf_kind(leaf_type) == "bytes" for leaf_type in types):
-            raise FeatureError("a nested list of strings", hint="make it one flat list")
+            raise FeatureError("a nested list of strings", hint="give one flat list")
         if types <= _LEAF_TYPES:
             return values, types
         values = [_as_array(v) if _is_array_like(v) else v for v in values]
@@ -642,29 +636,29 @@ def _flatten(values: Sequence[Any]) -> tuple[Sequence[Any] | NDArray[Any], set[t
         values = [v.tolist() if isinstance(v, np.ndarray) else v for v in values]
         lengths = set(map(len, values))
         if len(lengths) > 1:
-            raise ragged(f"rows of {list_up(sorted(lengths))} values")
+            raise ragged(f"rows of {list_text(sorted(lengths))} values")
         values = list(chain.from_iterable(values))
-    raise FeatureError(f"a list is nested over {_MAX_NESTING} deep")
+    raise FeatureError(f"a list is nested more than {_MAX_NESTING} levels deep")
 
 
 def _join_arrays(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
-        raise ragged(f"arrays of the shapes {list_up(sorted(shapes))}")
+        raise ragged(f"arrays of the shapes {list_text(sorted(shapes))}")
     kinds = {leaf_kind(array.dtype.type) for array in arrays}
     if kinds == {"int64"}:
-        # One by one: numpy would join uint64 and int64 as float64.
+        # Converted one by one: numpy would stack uint64 and int64 as float64.
         return np.stack([as_integers(array).astype(np.int64) for array in arrays])
     if kinds == {"float", "int64"}:
         raise mixed_numbers(None)
     if len(kinds) > 1 or kinds == {"bytes"}:
-        raise FeatureError("a list of arrays that are not all numbers", hint="make it one array")
+        raise FeatureError("a list of arrays that are not all numbers", hint="give one array")
     return np.stack(arrays)
 
 
 def _int_array(leaves: Sequence[Any], types: set[type]) -> NDArray[np.int64]:
     if not types <= _LEAF_TYPES:
-        leaves = list(map(int, leaves))  # numpy would let a np.uint64 wrap around
+        leaves = list(map(int, leaves))  # numpy would wrap around a np.uint64
     try:
         return np.array(leaves, np.int64)
     except OverflowError:
@@ -673,7 +667,7 @@ def _int_array(leaves: Sequence[Any], types: set[type]) -> NDArray[np.int64]:
 
 def _float_array(leaves: Sequence[Any], types: set[type]) -> NDArray[Any]:
     if all(issubclass(leaf_type, np.floating) for leaf_type in types):
-        return np.array(leaves)  # of their own dtype: float32 keeps its bits
+        return np.array(leaves)  # of their own dtype, so float32 stays exact
     try:
         return np.array(leaves, np.longdouble) if np.longdouble in types else _wide(leaves, types)
     except OverflowError:
@@ -700,8 +694,8 @@ def _as_array(value: Any) -> NDArray[Any]:
         return np.asarray(value)
     except Exception as error:  # torch: RuntimeError or TypeError; other libraries: their own
         raise FeatureError(
-            f"{type_name(value)} does not turn into a numpy array: {error}",
-            hint="give tensor.float(): every bfloat16 is a float32"
+            f"{type_name(value)} can not be converted to a numpy array: {error}",
+            hint="give tensor.float(): float32 holds every bfloat16 exactly"
             if "BFloat16" in str(error)
             else "give a numpy array (for torch: tensor.detach().cpu().numpy())",
         ) from error
@@ -716,7 +710,7 @@ def _utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise FeatureError(
-            "a str holds a lone surrogate, which UTF-8 can not hold",
+            "a str has a lone surrogate, which UTF-8 can not encode",
             hint='give bytes, such as text.encode("utf-8", "surrogateescape")',
         ) from None
 
@@ -745,10 +739,10 @@ _BLOBS: Final[dict[type, Encoder]] = {
 
 class _Encoders(dict["Kind | None", "dict[type, Encoder]"]):
     def __missing__(self, kind: object) -> dict[type, Encoder]:
-        raise FeatureError(f"the plan says {kind!r}", hint=f"a kind is one of {list_up(KINDS)}")
+        raise FeatureError(f"the schema says {kind!r}", hint=f"a kind is one of {list_text(KINDS)}")
 
 
-#: For each planned kind, and for None, the short ways by exact type. Others: `encode_any`.
+#: For each declared kind, and for None, the fast encoders by exact type. Others: `encode_any`.
 ENCODERS: Final = _Encoders(
     {
         None: {**_INTS, **_FLOATS, **_BLOBS, np.ndarray: encode_array},

@@ -1,8 +1,8 @@
-"""JSON from outside, checked against a declared shape before anything in it is used.
+"""Parse untrusted JSON and check it against a declared shape.
 
-A file beside the data may come from anywhere: another version, another tool, a hostile hand. Each
-reader declares the shape that it relies on (a ``TypedDict``, a tuple, a union) and calls
-:func:`read` or :func:`check`. Keys that a shape does not name are allowed, and kept.
+A file beside the data may come from another version, another tool or an attacker. Each reader
+declares the shape that it relies on (a ``TypedDict``, a tuple, a union) and calls :func:`read` or
+:func:`check`. Keys that a shape does not name are allowed and preserved.
 
     class Lock(TypedDict):
         host: str
@@ -20,35 +20,35 @@ from shardwriter.formats import canonical
 Shape = TypeVar("Shape")
 
 MAX_DEPTH: Final = 64
-"""How deep objects and arrays may nest: far more than any format here needs, and less than what
-makes Python's own recursion fail later."""
+"""Levels of nested objects and arrays that are allowed: more than any format here needs, and few
+enough for recursive Python code."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""A number of things: items, records, bytes. It fits an int64."""
+"""A number of items, records or bytes that fits an int64."""
 
 Hex32 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
-"""A CRC, as 8 hex digits."""
+"""A CRC as 8 hex digits."""
 
 
 def read(text: str | bytes, shape: type[Shape]) -> Shape:
-    """Parse JSON and check its shape.
+    """Return parsed JSON of a declared shape.
 
     Args:
         text: UTF-8 JSON.
         shape: The declared type.
 
     Returns:
-        The value, as plain dicts, lists, strings and numbers.
+        The value as plain dicts, lists, strings and numbers.
 
     Raises:
-        ValueError: It is no JSON, says a key twice, nests too deep, or has another shape. The
-            message names the place: ``Expected `int`, got `str` - at `$.shards.records[3]```.
+        ValueError: It is not JSON, repeats a key, nests too deeply, or has another shape. The
+            message gives the JSON path: ``Expected `int`, got `str` - at `$.shards.records[3]```.
     """
     return check(canonical.loads(text), shape)
 
 
 def check(value: Any, shape: type[Shape]) -> Shape:
-    """Check the shape of a parsed value, and return the value itself.
+    """Return a parsed value itself, after checking its shape.
 
     Raises:
         ValueError: It has another shape, or nests deeper than ``MAX_DEPTH``.
@@ -58,12 +58,12 @@ def check(value: Any, shape: type[Shape]) -> Shape:
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from None
     if exceeds_depth(value, MAX_DEPTH):
-        raise ValueError(f"it nests more than {MAX_DEPTH} deep")
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     return cast(Shape, value)
 
 
 def exceeds_depth(value: Any, depth: int) -> bool:
-    """Tell whether objects and arrays of a parsed value nest deeper than so many."""
+    """Return whether objects and arrays of a parsed value nest deeper than ``depth`` levels."""
     level = [value]
     for _ in range(depth):
         level = [

@@ -1,11 +1,14 @@
-"""What an image file says of itself in its first bytes: format and size.
+"""Images and audio: read headers of image and WAV files, and encode images as JPEG or PNG.
 
-Formats are those that ``tf.io.decode_image`` and the common loaders read. A file is taken by its
-content, never by its name. The sizes are of the stored pixels, so an EXIF
-rotation does not swap them (decoders do not rotate either).
+Headers: the image formats are those of ``tf.io.decode_image`` and the common loaders, detected from
+content, never from the name. Sizes are of the stored pixels, so an EXIF rotation does not swap them
+(decoders do not rotate either). JPEG, WebP and BMP are parsed here: JPEG for speed, the others
+because imagesize takes the scaling bits of a WebP frame for its size and knows only one of two BMP
+headers. A WAV file consists of RIFF chunks (Microsoft and IBM, 1991): ``fmt`` describes the
+samples, ``data`` contains them. RF64 (EBU Tech 3306) is the same with 64-bit sizes.
 
-JPEG, WebP and BMP are read here: the first since it is quick, the others since imagesize takes the
-scaling bits of a WebP frame for its size, and knows one of two BMP headers.
+Encoding: :func:`jpeg` and :func:`png` use Pillow and return an `EncodedImage`, so the schema knows
+that the feature is an image. :func:`encode_png` writes unfiltered PNG files without Pillow.
 """
 
 from __future__ import annotations
@@ -27,13 +30,12 @@ EXTENSIONS: Final = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff"}
 )
 
-
-# Start of a frame: all of C0 to CF but tables (C4, CC) and an extension (C8).
+# Start of a frame: C0 to CF except tables (C4, CC) and an extension (C8).
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 class ImageHeader(NamedTuple):
-    """Format, and size in pixels."""
+    """Format and size in pixels of an image file."""
 
     format: str
     height: int
@@ -41,7 +43,7 @@ class ImageHeader(NamedTuple):
 
 
 def image_format(head: bytes) -> str | None:
-    """Tell the format from the first 12 bytes; None where it is no known image."""
+    """Return the image format from the first 12 bytes of a file; None if it is unknown."""
     if head.startswith(b"\xff\xd8\xff"):
         return "jpeg"
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -58,10 +60,10 @@ def image_format(head: bytes) -> str | None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """Read height and width of a JPEG whose segments follow each other, as nearly all do.
+    """Return height and width of a JPEG with adjacent segments, as nearly all have; else None.
 
-    Segments are ``ff <marker> <size, 2 bytes>``; a frame's (ITU T.81, B.2.2) goes on with its
-    precision, height and width. None is for a more patient reader.
+    Segments are ``ff <marker> <size, 2 bytes>``; in a frame's segment (ITU T.81, B.2.2) precision,
+    height and width follow.
     """
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
@@ -76,7 +78,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """Read height and width of a WebP file (RFC 9649): of its canvas, or its only frame."""
+    """Return height and width of a WebP file (RFC 9649): of its canvas, or its only frame."""
     chunk = data[12:16]
     if chunk == b"VP8X" and len(data) >= 30:
         return _uint(data, 27, 3) + 1, _uint(data, 24, 3) + 1
@@ -89,9 +91,9 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _bmp_size(data: bytes) -> tuple[int, int] | None:
-    """Read height and width of a BMP file; a negative height says that the top row comes first."""
+    """Return height and width of a BMP file; the stored height is negative for top-down rows."""
     header_bytes = _uint(data, 14, 4)
-    if header_bytes == 12 and len(data) >= 22:  # of OS/2
+    if header_bytes == 12 and len(data) >= 22:  # OS/2
         return _uint(data, 20, 2), _uint(data, 18, 2)
     if header_bytes < 16 or len(data) < 26:
         return None
@@ -107,33 +109,30 @@ _SIZES: Final = {"jpeg": _jpeg_size, "webp": _webp_size, "bmp": _bmp_size}
 
 
 def read_header(data: bytes) -> ImageHeader:
-    """Read the header of an image file.
+    """Return the header of an image file.
 
     Args:
         data: The whole file.
 
     Raises:
-        ValueError: It is empty, no known image, or broken before its size; says which.
+        ValueError: It is empty, not a known image format, or broken before its size.
     """
     if not data:
         raise ValueError("the file is empty")
     found = image_format(data[:16])
     if found is None:
-        raise ValueError(f"no image that is known begins with {data[:8]!r}")
+        raise ValueError(f"not a known image format: the file begins with {data[:8]!r}")
     size = _SIZES[found](data) if found in _SIZES else None
     if size is None and found not in ("webp", "bmp"):
-        import imagesize  # brings an HTTP client along: 40 ms that only images should cost
+        import imagesize  # imports an HTTP client, which takes 40 ms
 
         size = imagesize.get(BytesIO(data), exif_rotation=False)[::-1]
     if size is None or min(size) <= 0:
-        raise ValueError(f"the {found} header is broken or cut off: it gives no size")
+        raise ValueError(f"the {found} header is broken or cut off: it has no size")
     return ImageHeader(found, *size)
 
 
-# Image files made of pixels: ``sw.jpeg`` and ``sw.png``.
-#
-# What they return is the bytes of a file, of a class of its own: so the schema knows that the
-# feature is an image without being told. Pillow makes the files; nothing else here needs it.
+# -- encoding with Pillow --------------------------------------------------------------------------
 
 _JPEG_MODES: Final = ("L", "RGB", "CMYK")
 _PNG_MODES: Final = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
@@ -145,73 +144,72 @@ _SUBSAMPLINGS: Final = ("4:4:4", "4:2:2", "4:2:0")
 
 
 class EncodedImage(bytes):
-    """The bytes of an image file. A feature that holds one is an image in the schema."""
+    """The bytes of an image file; the schema records a feature with such a value as an image."""
 
     __slots__ = ()
 
     @property
     def format(self) -> str | None:
-        """``jpeg``, ``png``, ... by the first bytes; None where it is no known image."""
+        """``jpeg``, ``png``, ... from the first bytes; None if the format is unknown."""
         return image_format(self[:12])
 
 
 def require_pillow() -> None:
-    """Make sure that Pillow is there.
+    """Raise if Pillow is not installed.
 
     Raises:
-        MissingExtra: It is not.
+        MissingExtra: Pillow is not installed.
     """
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
         raise MissingExtra(
-            "images are decoded and made by Pillow, which is not installed",
+            "decoding and encoding images needs Pillow, which is not installed",
             hint='pip install "shardwriter[images]"',
         ) from error
 
 
 def jpeg(image: Any, quality: int = 95, *, subsampling: str = "4:2:0") -> EncodedImage:
-    """Encode pixels as a JPEG file.
+    """Return pixels as a JPEG file.
 
     Args:
         image: uint8[h, w], uint8[h, w, 1] (grey) or uint8[h, w, 3] (RGB); or a PIL image of the
-            mode L, RGB or CMYK, whose pixels are taken as they are: it is not turned by its Exif
-            tag, and of what else is in it only the colour profile is kept.
+            mode L, RGB or CMYK. Its pixels are stored unchanged, without rotation by its Exif tag;
+            of its metadata only the colour profile is stored.
         quality: 1 to 100.
-        subsampling: Of colour: ``4:4:4`` (none), ``4:2:2`` or ``4:2:0``.
+        subsampling: Chroma subsampling: ``4:4:4`` (none), ``4:2:2`` or ``4:2:0``.
 
     Returns:
-        The file's bytes, for a feature.
+        The file's bytes, a value for a feature.
 
     Raises:
-        FeatureError: The pixels have another type or shape, or an option is wrong.
+        FeatureError: The pixels have another type or shape, or an option is invalid.
         MissingExtra: Pillow is not installed.
     """
     require_pillow()
     if type(quality) is not int or not 1 <= quality <= 100:
-        raise FeatureError(f"jpeg: quality is {quality!r}, and it is a number from 1 to 100")
+        raise FeatureError(f"jpeg: quality is {quality!r}, expected a whole number from 1 to 100")
     if subsampling not in _SUBSAMPLINGS:
         raise FeatureError(f"jpeg: subsampling is {subsampling!r}", hint=" or ".join(_SUBSAMPLINGS))
     pixels = _pil_image(image, "jpeg")
     if pixels.mode not in _JPEG_MODES:
-        hint = "sw.png keeps all of it; convert('RGB') drops it"
         raise FeatureError(
-            f"jpeg: a JPEG file can not hold pixels of the mode {pixels.mode}", hint=hint
+            f"jpeg: a JPEG file can not store pixels of mode {pixels.mode}",
+            hint="use sw.png(image), or image.convert('RGB')",
         )
-    return EncodedImage(_made(pixels, "jpeg", quality=quality, subsampling=subsampling))
+    return EncodedImage(_encode(pixels, "jpeg", quality=quality, subsampling=subsampling))
 
 
 def png(image: Any) -> EncodedImage:
-    """Encode pixels as a PNG file, which loses nothing.
+    """Return pixels as a PNG file, losslessly.
 
     Args:
         image: uint8[h, w] or [h, w, c] with c of 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGBA);
-            uint16[h, w] or [h, w, 1]; bool[h, w] or [h, w, 1], which gives one bit a pixel; or a
-            PIL image of the mode 1, L, LA, P, RGB, RGBA or I;16, whose pixels are taken as they
-            are.
+            uint16[h, w] or [h, w, 1]; bool[h, w] or [h, w, 1], stored with one bit per pixel; or a
+            PIL image of the mode 1, L, LA, P, RGB, RGBA or I;16, whose pixels are stored unchanged.
 
     Returns:
-        The file's bytes, for a feature.
+        The file's bytes, a value for a feature.
 
     Raises:
         FeatureError: The pixels have another type or shape.
@@ -221,25 +219,25 @@ def png(image: Any) -> EncodedImage:
     pixels = _pil_image(image, "png")
     if pixels.mode not in _PNG_MODES:
         raise FeatureError(
-            f"png: a PNG file can not hold pixels of the mode {pixels.mode}",
-            hint="convert them: image.convert('RGB')",
+            f"png: a PNG file can not store pixels of mode {pixels.mode}",
+            hint="use image.convert('RGB')",
         )
-    return EncodedImage(_made(pixels, "png"))
+    return EncodedImage(_encode(pixels, "png"))
 
 
 def _pil_image(image: Any, function: str) -> Image:
-    """Return a PIL image as it is, or make one of an array."""
+    """Return a PIL image unchanged, or one made from an array."""
     from PIL import Image as pil
 
     if isinstance(image, pil.Image):
         if not image.width or not image.height:
-            raise FeatureError(f"{function}: an image without pixels")
+            raise FeatureError(f"{function}: the image has no pixels")
         return image
     try:
         array = np.asarray(image)
     except Exception as error:
         raise FeatureError(
-            f"{function}: {type(image).__name__} does not turn into an array: {error}"
+            f"{function}: {type(image).__name__} can not be converted to an array: {error}"
         ) from error
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
@@ -247,7 +245,7 @@ def _pil_image(image: Any, function: str) -> Image:
     allowed = _CHANNELS[function].get(array.dtype.name, ())
     if array.ndim not in (2, 3) or channels not in allowed or not array.size:
         raise FeatureError(
-            f"{function}: no picture is {array.dtype}{list(array.shape)}",
+            f"{function}: an array of {array.dtype}{list(array.shape)} is not an image",
             hint=_array_hint(array, function),
         )
     return pil.fromarray(np.ascontiguousarray(array))
@@ -255,7 +253,7 @@ def _pil_image(image: Any, function: str) -> Image:
 
 def _array_hint(array: np.ndarray[Any, Any], function: str) -> str:
     if array.dtype.kind == "f":
-        return "give uint8: (255 * array).round().astype('uint8') where values are 0 to 1"
+        return "give uint8; for values from 0 to 1: (255 * array).round().astype('uint8')"
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.dtype == np.uint8:
         return "give height x width x channels: array.transpose(1, 2, 0)"
     if function == "jpeg":
@@ -263,11 +261,11 @@ def _array_hint(array: np.ndarray[Any, Any], function: str) -> str:
     return "give uint8[height, width, 1 to 4 channels], or uint16 or bool of one channel"
 
 
-def _made(image: Image, format: str, **options: Any) -> bytes:
+def _encode(image: Image, format: str, **options: Any) -> bytes:
     try:
         return file_bytes(image, format, **options)
-    except Exception as error:  # a side over 65,500, say
-        raise FeatureError(f"{format}: Pillow can not make the file: {error}") from error
+    except Exception as error:  # such as a side over 65,500
+        raise FeatureError(f"{format}: Pillow can not encode the image: {error}") from error
 
 
 def file_bytes(
@@ -278,14 +276,14 @@ def file_bytes(
     subsampling: str = "4:2:0",
     lossless: bool = False,
 ) -> bytes:
-    """Return an image as a file; what is in it beside pixels and colour profile is left out.
+    """Return an image as a file, without metadata except for the colour profile.
 
     Args:
-        image: Of a mode that the format has.
+        image: A PIL image of a mode that the format supports.
         format: ``jpeg``, ``png`` or ``webp``.
-        quality: Of JPEG, and of WebP that is not lossless.
-        subsampling: Of JPEG.
-        lossless: Of WebP.
+        quality: For JPEG and lossy WebP.
+        subsampling: For JPEG.
+        lossless: For WebP.
     """
     options: dict[str, Any] = {}
     if format == "jpeg":
@@ -307,7 +305,7 @@ def file_bytes(
 
 
 def _fill_palette(image: Image) -> None:
-    """Give every number among the pixels a colour: Pillow stores as few bits as colours need."""
+    """Extend the palette to all pixel values: Pillow drops bits beyond the palette's size."""
     if image.palette is None:
         return
     mode = image.palette.mode
@@ -317,17 +315,14 @@ def _fill_palette(image: Image) -> None:
         image.putpalette(colours + [0] * (256 * len(mode) - len(colours)), mode)
 
 
-# Writing PNG: the few lines that pictures of raw pixels need.
-#
-# The format is that of https://www.w3.org/TR/png-3/: a signature, then chunks of length, type, data
-# and CRC-32. Rows are stored unfiltered, so files are larger than an image tool would make them.
+# -- PNG without Pillow ----------------------------------------------------------------------------
 
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _COLOUR_TYPES: Final = {1: 0, 2: 4, 3: 2, 4: 6}  # grey, grey with alpha, RGB, RGBA
 
 
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return pixels as a PNG file.
+    """Return pixels as a PNG file (https://www.w3.org/TR/png-3/) with unfiltered rows.
 
     Args:
         pixels: uint8[h, w] or uint8[h, w, c] with c of 1 (grey), 2 (grey, alpha), 3 (RGB) or 4
@@ -339,11 +334,11 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     if pixels.ndim == 2:
         pixels = pixels[:, :, np.newaxis]
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in _COLOUR_TYPES:
-        raise ValueError(f"no picture is {pixels.dtype}{list(pixels.shape)}")
+        raise ValueError(f"an array of {pixels.dtype}{list(pixels.shape)} is not an image")
     height, width, channels = pixels.shape
     if not height or not width:
-        raise ValueError("a picture without pixels")
-    # In front of each row stands its filter; 0 is none.
+        raise ValueError("the image has no pixels")
+    # Each row starts with its filter; 0 is none.
     rows = np.zeros((height, 1 + width * channels), np.uint8)
     rows[:, 1:] = pixels.reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
@@ -361,23 +356,18 @@ def _chunk(name: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
-# What a WAV file says of itself: rate, channels, bits, and how many frames it holds.
-#
-# A WAV file is RIFF chunks (Microsoft and IBM, 1991): ``fmt`` says how samples are stored, ``data``
-# holds them. Samples are integers (PCM), IEEE floats, A-law or mu-law; each takes the same number
-# of bytes, so that their number follows from that of the bytes. RF64 (EBU Tech 3306) is the same
-# with sizes of 64 bits.
+# -- WAV -------------------------------------------------------------------------------------------
 
 _CODES: Final = {1: "PCM", 3: "IEEE float", 6: "A-law", 7: "mu-law"}
 _EXTENSIBLE: Final = 0xFFFE
-# The rest of a subformat's GUID: its first two bytes are a code as above.
+# A subformat's GUID: a code as above in its first two bytes, then these bytes.
 _GUID_TAIL: Final = bytes.fromhex("000000001000800000aa00389b71")
 _BITS: Final = {1: (8, 16, 24, 32, 64), 3: (32, 64), 6: (8,), 7: (8,)}
 _UNKNOWN_SIZE: Final = 0xFFFFFFFF
 
 
 class WavHeader(NamedTuple):
-    """What ``fmt`` says, and how many frames (one sample of each channel) there are."""
+    """The format of the samples, and the number of frames (one sample of each channel)."""
 
     sample_rate: int
     channels: int
@@ -393,18 +383,18 @@ class _Format(NamedTuple):
 
 
 def read_wav_header(data: bytes) -> WavHeader:
-    """Read the header of a WAV file.
+    """Return the header of a WAV file.
 
     Args:
         data: The whole file.
 
     Raises:
-        ValueError: It is none, is cut off, contradicts itself, or is coded in an unknown way.
+        ValueError: It is not a WAV file, is cut off, contradicts itself, or has an unknown coding.
     """
     if not data:
         raise ValueError("the file is empty")
     if data[:4] not in (b"RIFF", b"RF64") or data[8:12] != b"WAVE":
-        raise ValueError(f"this is no WAV file: it begins with {data[:12]!r}")
+        raise ValueError(f"not a WAV file: it begins with {data[:12]!r}")
     found: _Format | None = None
     large_bytes: int | None = None
     at = 12
@@ -423,50 +413,53 @@ def read_wav_header(data: bytes) -> WavHeader:
                 num_bytes = large_bytes
             riff_end = 8 + int.from_bytes(data[4:8], "little")
             if not num_bytes and riff_end <= at < len(data):
-                # Chunks behind empty samples would be counted in the size of the whole.
+                # Chunks after empty samples would be included in the RIFF size.
                 raise ValueError(
-                    f"the header says that there are no samples, and {len(data) - at:,} bytes "
-                    "follow it: whoever wrote the file could not go back and fill it in"
+                    f"the header says 0 bytes of samples, but {len(data) - at:,} bytes follow it: "
+                    "the file was probably written as a stream, without filling in its size"
                 )
-            return _counted(found, num_bytes, len(data) - at)
+            return _wav_header(found, num_bytes, len(data) - at)
         at += num_bytes + num_bytes % 2  # a chunk of odd size is followed by a byte of padding
     missing = "`data`" if found else "`fmt ` and `data`"
-    raise ValueError(f"the file is cut off or damaged: it has no chunk {missing}")
+    raise ValueError(f"the file is cut off or damaged: chunk {missing} is missing")
 
 
 def _format(body: bytes) -> _Format:
     if len(body) < 16:
-        raise ValueError(f"the chunk `fmt ` has {len(body)} bytes, at least 16 are needed")
+        raise ValueError(f"the chunk `fmt ` has {len(body)} bytes, expected at least 16")
     code, channels, rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", body)
     if code == _EXTENSIBLE:
         if len(body) < 40 or body[26:40] != _GUID_TAIL:
-            raise ValueError("the subformat of the samples is not known")
+            raise ValueError("the subformat of the samples is unknown")
         (code,) = struct.unpack_from("<H", body, 24)
     if code not in _CODES:
         raise ValueError(
-            f"samples are coded in format {code:#06x}; known are {', '.join(_CODES.values())}"
+            f"samples have the unknown format {code:#06x}; known are {', '.join(_CODES.values())}"
         )
     if not rate or not channels:
         raise ValueError(f"the header says {channels} channels at {rate:,} Hz")
-    # Bits may be fewer than those that are stored: 5 bits stand in a byte, 20 in three.
+    # Samples may have fewer bits than are stored: 5 bits take a byte, 20 bits three.
     stored_bits = -(-bits // 8) * 8
     if stored_bits not in _BITS[code] or (code != 1 and bits != stored_bits):
-        raise ValueError(f"{_CODES[code]} of {bits} bits is not known")
+        raise ValueError(f"{_CODES[code]} of {bits} bits is unknown")
     if frame_bytes != channels * stored_bits // 8:
         raise ValueError(
-            f"the header says {frame_bytes} bytes a frame, and {channels} channel(s) of {bits} bits"
+            f"the header says {frame_bytes} bytes per frame, but {channels} channel(s) "
+            f"of {bits} bits"
         )
     return _Format(rate, channels, bits, frame_bytes)
 
 
-def _counted(found: _Format, num_bytes: int, there_bytes: int) -> WavHeader:
-    if num_bytes > there_bytes:
-        said = "an unknown number of" if num_bytes == _UNKNOWN_SIZE else f"{num_bytes:,}"
-        raise ValueError(f"the header says {said} bytes of samples, and {there_bytes:,} are there")
+def _wav_header(found: _Format, num_bytes: int, present_bytes: int) -> WavHeader:
+    if num_bytes > present_bytes:
+        claimed = "an unknown number of" if num_bytes == _UNKNOWN_SIZE else f"{num_bytes:,}"
+        raise ValueError(
+            f"the header says {claimed} bytes of samples, but the file has {present_bytes:,}"
+        )
     num_frames, rest = divmod(num_bytes, found.frame_bytes)
     if rest:
         raise ValueError(
-            f"{num_bytes:,} bytes of samples are no whole number of frames of "
+            f"{num_bytes:,} bytes of samples are not a whole number of frames of "
             f"{found.frame_bytes} bytes"
         )
     return WavHeader(found.sample_rate, found.channels, found.bits, num_frames)

@@ -1,9 +1,16 @@
-"""What a record is: an Example, another proto, text, an image, as far as its bytes can tell.
+"""Detect the kind of a record: an Example, another proto, text, an image.
 
-A TFRecord file says nothing of what its payloads are. Protos carry no name either, and most bytes
-parse as some proto, so what is surest is asked for first: a grammar that every byte has to follow
-(Example, SequenceExample, ExampleListWithContext, tensors, tensorboard's Event), a magic number
-(images, pickles), text, and in the end anything that has the form of a proto.
+A TFRecord file does not state the type of its payloads. Protos carry no type name either, and most
+bytes parse as some proto, so the strictest tests come first: grammars that every byte has to follow
+(Example, SequenceExample, ExampleListWithContext, tensors, TensorBoard's Event), magic numbers
+(images, npy, pickles), text, and finally any well-formed proto.
+
+::
+
+    field       <tag varint: number << 3 | wire type> <value>
+    Event       1: seconds (double)   2: step (varint)   and one of 3..10, its content
+    Tensor      1: type (varint)      2: shape (a message)   4: the values' bytes, 8: a text ...
+    ExampleListWithContext            1: Example ...     2: Example, the context
 """
 
 from __future__ import annotations
@@ -15,25 +22,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwriter.errors import WireError
-from shardwriter.formats import example
+from shardwriter.formats.example_wire import payload_kind
 from shardwriter.formats.media import image_format
 from shardwriter.formats.varint import read_varint
 
-# Protos told by their form: fields, and what TensorFlow's own protos have to look like.
-#
-# ::
-#
-#     field       <tag varint: number << 3 | wire type> <value>
-#     Event       1: seconds (double)   2: step (varint)   and one of 3..10, what it is of
-#     Tensor      1: type (varint)      2: shape (a message)   4: the values' bytes, 8: a text ...
-#     ExampleListWithContext            1: Example ...     2: Example, the context
-
-# Fields of tensorboard's Event: its time, its step, and what it is of (one of them).
+# Tags of the fields of TensorBoard's Event: its time, its step, and one of several contents.
 _EVENT_TIME, _EVENT_STEP, _EVENT_VERSION = 0x09, 0x10, 0x1A
-_EVENT_WHAT: Final = frozenset([_EVENT_VERSION, 0x22, 0x2A, 0x32, 0x3A, 0x42, 0x4A, 0x52])
-_MAX_EVENT_SECONDS: Final = 1e11  # since 1970, as tensorboard counts
+_EVENT_CONTENTS: Final = frozenset([_EVENT_VERSION, 0x22, 0x2A, 0x32, 0x3A, 0x42, 0x4A, 0x52])
+_MAX_EVENT_SECONDS: Final = 1e11  # since 1970
 
-# TensorFlow's numbers of types with values of one size, by the bytes of a value.
+# Bytes of a value, by TensorFlow's type number.
 _TYPE_BYTES: Final[dict[int, int]] = {
     **dict.fromkeys([4, 6, 10, 11, 12, 21], 1),  # (u)int8, bool, quantised ones
     **dict.fromkeys([5, 14, 15, 16, 17, 19], 2),  # (u)int16, half, bfloat16
@@ -47,9 +45,9 @@ _STRING_TYPE: Final = 7
 def fields_of(
     data: bytes, start: int = 0, end: int | None = None
 ) -> list[tuple[int, int, int]] | None:
-    """Return tag, start and end of each field of a message; None where it has not the form of one.
+    """Return tag, start and end of each field of a message; None if it is not well-formed.
 
-    Groups, which nobody writes any more, count as no proto: random bytes have them.
+    Groups count as malformed: they are obsolete, and common in random bytes.
     """
     end = len(data) if end is None else end
     found = []
@@ -61,27 +59,27 @@ def fields_of(
                 return None
             wire_type = tag & 7
             if wire_type == 0:
-                behind = read_varint(data, at, end)[1]
+                value_end = read_varint(data, at, end)[1]
             elif wire_type == 2:
                 size, at = read_varint(data, at, end)
-                behind = at + size
+                value_end = at + size
             elif wire_type in (1, 5):
-                behind = at + (8 if wire_type == 1 else 4)
+                value_end = at + (8 if wire_type == 1 else 4)
             else:
                 return None
-            if behind > end:
+            if value_end > end:
                 return None
-            found.append((tag, at, behind))
-            at = behind
+            found.append((tag, at, value_end))
+            at = value_end
     except WireError:
         return None
     return found
 
 
 def is_example_list(payload: bytes) -> bool:
-    """Tell TF Ranking's ``ExampleListWithContext {repeated Example = 1; Example = 2}``.
+    """Return whether a record is TF Ranking's ``ExampleListWithContext``.
 
-    Without any list it would be no more than an Example under another number.
+    It is ``{repeated Example = 1; Example = 2}``; at least one field 1 is required.
     """
     fields = fields_of(payload)
     if not fields or fields[0][0] != 0x0A:
@@ -90,23 +88,22 @@ def is_example_list(payload: bytes) -> bool:
     if not set(tags) <= {0x0A, 0x12} or tags.count(0x12) > 1:
         return False
     return all(
-        start == end or example.payload_kind(payload[start:end]) == "Example"
-        for _, start, end in fields
+        start == end or payload_kind(payload[start:end]) == "Example" for _, start, end in fields
     )
 
 
 def is_event(payload: bytes) -> bool:
-    """Tell an Event of tensorboard: a time of our age, and of one thing at most."""
+    """Return whether a record is a TensorBoard Event: a plausible time, and at most one content."""
     fields = fields_of(payload)
     if fields is None:
         return False
     tags = [tag for tag, _, _ in fields]
     if len(set(tags)) != len(tags):
         return False
-    what = [tag for tag in tags if tag in _EVENT_WHAT]
-    if len(what) > 1 or set(tags) - _EVENT_WHAT - {_EVENT_TIME, _EVENT_STEP}:
+    contents = [tag for tag in tags if tag in _EVENT_CONTENTS]
+    if len(contents) > 1 or set(tags) - _EVENT_CONTENTS - {_EVENT_TIME, _EVENT_STEP}:
         return False
-    if tags[0] != _EVENT_TIME:  # a time of 0 is not written
+    if tags[0] != _EVENT_TIME:  # a time of 0 is omitted
         _, start, end = fields[0]
         return payload[start:end].startswith(b"brain.Event:")
     (seconds,) = struct.unpack_from("<d", payload, 1)
@@ -114,7 +111,7 @@ def is_event(payload: bytes) -> bool:
 
 
 def is_tensor(payload: bytes) -> bool:
-    """Tell what ``tf.io.serialize_tensor`` gives: type, shape, and as many bytes as they say."""
+    """Return whether a record is a ``tf.io.serialize_tensor``: type, shape, and matching bytes."""
     fields = fields_of(payload)
     tags = [] if fields is None else [tag for tag, _, _ in fields]
     if fields is None or tags[:2] != [0x08, 0x12]:
@@ -123,7 +120,7 @@ def is_tensor(payload: bytes) -> bool:
     dims = _tensor_dims(payload, fields[1][1], fields[1][2])
     if dims is None:
         return False
-    if type_number == _STRING_TYPE:  # each text is a field of its own
+    if type_number == _STRING_TYPE:  # each string is a field of its own
         return len(tags) - 2 == math.prod(dims) and set(tags[2:]) <= {0x42}
     if type_number not in _TYPE_BYTES or tags[2:] not in ([], [0x22]):
         return False
@@ -132,7 +129,7 @@ def is_tensor(payload: bytes) -> bool:
 
 
 def _tensor_dims(payload: bytes, start: int, end: int) -> list[int] | None:
-    """Return the sizes of a TensorShapeProto; None where it is none, or they are not known."""
+    """Return the sizes of a TensorShapeProto; None if it is malformed or of unknown shape."""
     dims = []
     fields = fields_of(payload, start, end)
     for tag, dim_start, dim_end in fields if fields is not None else [(0, 0, 0)]:
@@ -158,7 +155,7 @@ KINDS: Final = (
     "other proto",
     "bytes",
 )
-"""All that :func:`record_kind` answers."""
+"""All results of :func:`record_kind`."""
 
 _TEXT: Final = bytes(range(0x20, 0x7F)) + b"\t\n\r\f" + bytes(range(0x80, 0x100))
 
@@ -166,10 +163,10 @@ _BMP_HEADERS: Final = frozenset([12, 40, 52, 56, 64, 108, 124])
 
 
 def record_kind(payload: bytes) -> str:
-    """Say what a record is, as surely as its bytes can tell.
+    """Return the kind of a record, as far as its bytes determine it.
 
-    Every byte of an Example, a SequenceExample or an ExampleListWithContext was seen to have its
-    place. ``0a 00`` is an Example without features; no bytes at all are ``"empty"``.
+    Every byte of an Example, a SequenceExample or an ExampleListWithContext belongs to a known
+    field. ``0a 00`` is an Example without features; a payload of no bytes is ``"empty"``.
 
     Args:
         payload: The payload of one record.
@@ -181,7 +178,7 @@ def record_kind(payload: bytes) -> str:
         return "empty"
     first = payload[0]
     if first in (0x0A, 0x12):
-        kind = example.payload_kind(payload)
+        kind = payload_kind(payload)
         if kind != "other":
             return kind
         if is_example_list(payload):
@@ -205,7 +202,7 @@ def _is_image(payload: bytes) -> bool:
     found = image_format(payload[:16])
     if found != "bmp":
         return found is not None
-    # "BM" alone is two letters of a text.
+    # "BM" alone may be text.
     return len(payload) >= 26 and int.from_bytes(payload[14:18], "little") in _BMP_HEADERS
 
 
@@ -213,7 +210,7 @@ def _is_pickle(payload: bytes) -> bool:
     if len(payload) < 4 or payload[0] != 0x80 or payload[-1:] != b".":
         return False
     protocol = payload[1]
-    # From protocol 4 on a frame begins behind the head, unless all of it is tiny.
+    # From protocol 4 on, a frame follows the header unless the pickle is tiny.
     return protocol in (2, 3) or (
         protocol in (4, 5) and payload[2:3] in (b"\x95", b"]", b"}", b"N")
     )
@@ -230,7 +227,7 @@ def _is_text(payload: bytes) -> bool:
 
 
 def _is_json(payload: bytes) -> bool:
-    """Tell objects and lists; a bare number or word is text."""
+    """Return whether a text is a JSON object or list; a bare number or word is text."""
     text = payload.strip()
     if text[:1] + text[-1:] not in (b"{}", b"[]"):
         return False
@@ -241,13 +238,11 @@ def _is_json(payload: bytes) -> bool:
     return True
 
 
-# -- in words --------------------------------------------------------------------------------------
-
 _PLURALS: Final = {
     "Example": "Examples",
     "SequenceExample": "SequenceExamples",
     "ExampleListWithContext": "ExampleListWithContexts",
-    "Event": "tensorboard events",
+    "Event": "TensorBoard events",
     "tensor": "serialized tensors",
     "image": "bare images",
     "json": "JSON",
@@ -259,14 +254,14 @@ _PLURALS: Final = {
     "bytes": "bytes of no known form",
 }
 _ADVICE: Final = {
-    "SequenceExample": "tf.io.parse_sequence_example reads such records, tf.io.parse_example no "
-    "more than their context",
-    "ExampleListWithContext": "TF Ranking's parsers read such records, tf.io.parse_example gets "
-    "nothing of use out of them",
-    "Event": "a log of tensorboard, no training data",
+    "SequenceExample": "tf.io.parse_sequence_example reads such records, tf.io.parse_example only "
+    "their context",
+    "ExampleListWithContext": "TF Ranking's parsers read such records, tf.io.parse_example finds "
+    "no feature in them",
+    "Event": "a TensorBoard log, not training data",
     "tensor": "tf.io.parse_tensor reads such records, tf.io.parse_example finds no feature in them",
     "image": "tf.io.decode_image reads such records, tf.io.parse_example fails or finds no feature",
-    "pickle": "unpickling runs the code of whoever wrote them",
+    "pickle": "unpickling runs code from the file; do it only if you trust its author",
     "empty": "tf.io.parse_example finds no feature in such records",
 }
 _FAILS: Final = "tf.io.parse_example fails on such records, or finds no feature in them"
@@ -290,38 +285,39 @@ _SINGULARS: Final = {
 
 
 def describe_record(payload: bytes) -> str:
-    """Return what a record looks like, in words that go behind "looks like"."""
+    """Return a phrase for a record that completes "looks like ..."."""
     return _SINGULARS[record_kind(payload)]
 
 
 def describe_kinds(kinds: Mapping[str, int], *, is_sample: bool = False) -> list[str]:
-    """Say what the kinds of a set's records mean to a trainer, where it is worth saying.
+    """Return notes for a trainer about records that are not Examples.
 
     Args:
-        kinds: How many records there are of each kind.
-        is_sample: Whether only some records were looked at.
+        kinds: Number of records of each kind.
+        is_sample: Whether only some records were examined.
 
     Returns:
-        Notes; none where all records are Examples, or there are no records.
+        Notes; none if all records are Examples, or there are no records.
     """
     counts = {kind: count for kind, count in kinds.items() if count}
     total = sum(counts.values())
     others = {kind: count for kind, count in counts.items() if kind != "Example"}
     if not others:
         return []
-    looked = " that were looked at" if is_sample else ""
+    examined = " examined" if is_sample else ""
     if len(counts) == 1:
         (kind,) = others
         advice = _ADVICE.get(kind, _FAILS)
         if total == 1:
-            looked = " that was looked at" if is_sample else ""
-            return [f"the only record{looked} is no Example ({kind}): {advice}"]
-        return [f"all {total:,} records{looked} are {_PLURALS[kind]}: {advice}"]
+            return [f"the only record{examined} is not an Example ({kind}): {advice}"]
+        return [f"all {total:,} records{examined} are {_PLURALS[kind]}: {advice}"]
     ordered = sorted(others.items(), key=lambda item: (-item[1], item[0]))
     parts = ", ".join(f"{count:,} {_PLURALS[kind]}" for kind, count in ordered)
     if "Example" not in counts:
-        return [f"{total:,} records{looked} are of several kinds ({parts}), and none is an Example"]
+        return [
+            f"{total:,} records{examined} are of several kinds ({parts}), and none is an Example"
+        ]
     wrong = sum(others.values())
     advice = _ADVICE.get(ordered[0][0], _FAILS) if len(ordered) == 1 else _FAILS
-    verb = "is no Example" if wrong == 1 else "are not Examples"
-    return [f"{wrong:,} of {total:,} records{looked} {verb} ({parts}): {advice}"]
+    verb = "is not an Example" if wrong == 1 else "are not Examples"
+    return [f"{wrong:,} of {total:,} records{examined} {verb} ({parts}): {advice}"]

@@ -1,4 +1,4 @@
-"""``tf.train.SequenceExample``: a context and feature lists, to bytes and back (``example.proto``).
+r"""Encode and decode ``tf.train.SequenceExample``: a context and feature lists.
 
 ::
 
@@ -7,8 +7,17 @@
                                                   FeatureList   1: Feature ...
 
 The bytes are those of protobuf, as in :mod:`shardwriter.formats.example`: names in the pinned
-order. Both fields are always written, also when they are empty, so that no such record passes for
-an Example.
+order. Both fields are always written, also when empty, so such a record is never taken for an
+Example.
+
+Context and lists have separate names, so both can have an ``x``. A manifest stores them in two
+objects; elsewhere one name has to do:
+
+- A *key* is for a mapping of both, such as a schema in memory. The features of an Example have
+  their names as keys; those of a SequenceExample have a prefix that starts with a lone surrogate,
+  which no name can contain.
+- A *spelling* is for people and reports: the list ``x`` is ``x[]``. A feature named ``x[]`` is
+  spelled ``x\[]``, with backslashes before the brackets doubled first.
 """
 
 from __future__ import annotations
@@ -33,18 +42,6 @@ from shardwriter.formats.example_wire import (
 from shardwriter.formats.feature_values import UNSET_FEATURE, encode_value
 from shardwriter.formats.varint import encode_varint
 
-# Telling context features and feature lists of SequenceExamples apart, where one name has to do.
-#
-# Context and lists have names of their own, so both can have an ``x``. A manifest keeps them in two
-# objects. Elsewhere there are two spellings, in which no two of them are the same:
-#
-# - *Keys* are for the one mapping that a schema is gathered in. The features of an Example have
-#   their names. Those of a SequenceExample have a mark in front: a lone surrogate, which no name
-# can   have, as names are UTF-8.
-# - *Spellings* are for people, and for reports: the list ``x`` is ``x[]``. A feature that is called
-#   ``x[]`` is not taken for it: that one is ``x\[]``. Backslashes that stand there already are
-#   doubled.
-
 _CONTEXT: Final = "\udc00context "
 _LIST: Final = "\udc00list "
 _LIST_SUFFIX: Final = "[]"
@@ -63,22 +60,22 @@ def list_key(name: str) -> str:
 
 
 def is_sequence_key(key: str) -> bool:
-    """Say whether a key is of a SequenceExample."""
+    """Return whether a key belongs to a SequenceExample."""
     return key.startswith((_CONTEXT, _LIST))
 
 
 def context_part(keyed: Mapping[str, T]) -> dict[str, T]:
-    """Return the context features, by name."""
+    """Return the context features by name, from a mapping by key."""
     return {k.removeprefix(_CONTEXT): v for k, v in keyed.items() if k.startswith(_CONTEXT)}
 
 
 def list_part(keyed: Mapping[str, T]) -> dict[str, T]:
-    """Return the feature lists, by name."""
+    """Return the feature lists by name, from a mapping by key."""
     return {k.removeprefix(_LIST): v for k, v in keyed.items() if k.startswith(_LIST)}
 
 
 def by_key(context: Mapping[str, T], lists: Mapping[str, T]) -> dict[str, T]:
-    """Return both by their keys."""
+    """Return context features and feature lists in one mapping by key."""
     return {
         **{context_key(name): value for name, value in context.items()},
         **{list_key(name): value for name, value in lists.items()},
@@ -86,36 +83,36 @@ def by_key(context: Mapping[str, T], lists: Mapping[str, T]) -> dict[str, T]:
 
 
 def display_name(key: str) -> str:
-    """Return what a person is told of a key."""
+    """Return the name that messages show for a key."""
     if key.startswith(_LIST):
         return list_spelling(key.removeprefix(_LIST))
     return key.removeprefix(_CONTEXT)
 
 
 def list_spelling(name: str) -> str:
-    """Return ``x[]`` for the feature list ``x``."""
-    return _doubled(name) + _LIST_SUFFIX
+    """Return the spelling of a feature list: ``x[]``."""
+    return _double_backslashes(name) + _LIST_SUFFIX
 
 
 def feature_spelling(name: str) -> str:
-    """Return a feature's name, which is another than that of any list."""
+    """Return the spelling of a feature, which differs from that of every list."""
     if not name.endswith(_LIST_SUFFIX):
         return name
-    return _doubled(name.removesuffix(_LIST_SUFFIX)) + "\\" + _LIST_SUFFIX
+    return _double_backslashes(name.removesuffix(_LIST_SUFFIX)) + "\\" + _LIST_SUFFIX
 
 
-def _doubled(stem: str) -> str:
-    """Double the backslashes at the end: those of lists are even in number, others odd."""
+def _double_backslashes(stem: str) -> str:
+    """Return a text with the backslashes at its end doubled, so their number is even."""
     return stem + "\\" * (len(stem) - len(stem.rstrip("\\")))
 
 
 class SequenceExample(NamedTuple):
-    """One record of sequences: an item of a source, what a map returns, what is read.
+    """A record of sequences: an item of a source, the result of a map, or a decoded record.
 
     Attributes:
-        context: The features of the whole, by name.
-        feature_lists: By name: a value for each step, as a list or as an array ``[steps, ...]``. A
-            step may be None: it is there, and has no value.
+        context: The features of the whole sequence, by name.
+        feature_lists: By name, a value for each step, as a list or as an array ``[steps, ...]``. A
+            step may be None: it exists and has no value.
     """
 
     context: Mapping[str, Any]
@@ -123,11 +120,11 @@ class SequenceExample(NamedTuple):
 
 
 class DecodedSequence(NamedTuple):
-    """One record, as its bytes tell.
+    """A decoded record, without types from a schema.
 
     Attributes:
-        context: By name: the values, as `decode_example` gives them; None for no kind.
-        feature_lists: By name: the values of each step, likewise.
+        context: The values by name, as from `decode_example`; None for no kind.
+        feature_lists: The values of each step, by name.
     """
 
     context: dict[str, Values | None]
@@ -135,16 +132,16 @@ class DecodedSequence(NamedTuple):
 
 
 def encode_sequence_example(example: SequenceExample) -> bytes:
-    """Write one ``tf.train.SequenceExample``, byte for byte as protobuf does.
+    """Return one encoded ``tf.train.SequenceExample``, byte for byte as protobuf writes it.
 
     Args:
-        example: Values as `encode_example` takes them; each step of a list is such a value.
+        example: Values as for `encode_example`; each step of a list is such a value.
 
     Returns:
         The payload of one record.
 
     Raises:
-        FeatureError: A value, or a name, has no place there; ``feature`` says which.
+        FeatureError: A name or value can not be stored; ``feature`` is its name.
     """
     context, lists = example
     for part in (context, lists):
@@ -168,7 +165,7 @@ def _encode_steps(name: str, steps: Any) -> bytes:
     if not is_series:
         raise FeatureError(
             f"a feature list is of type {type(steps).__name__}",
-            hint="give a list with a value for each step, or an array [steps, ...]",
+            hint="give a list with one value per step, or an array [steps, ...]",
             feature=list_spelling(name),
         )
     parts: list[bytes | memoryview] = []
@@ -176,7 +173,7 @@ def _encode_steps(name: str, steps: Any) -> bytes:
     try:
         for number, step in enumerate(steps):  # noqa: B007 - for the error
             encoded = UNSET_FEATURE if step is None else encode_value(step)
-            # A map entry has a Feature as field 2, a list has it as field 1; the rest is the same.
+            # A Feature is field 2 of a map entry, and field 1 of a list; the rest is the same.
             if isinstance(encoded, bytes):
                 parts += (b"\x0a", encoded[1:])
             else:
@@ -190,18 +187,15 @@ def _encode_steps(name: str, steps: Any) -> bytes:
 
 
 def decode_sequence_example(payload: bytes) -> DecodedSequence:
-    """Read one ``tf.train.SequenceExample`` as protobuf's parser does.
+    """Return one decoded ``tf.train.SequenceExample``, as protobuf's parser does.
 
-    Unknown fields are skipped; of a feature list that comes twice the last one counts.
+    Unknown fields are skipped; if a feature list is repeated, the last one counts.
 
     Args:
         payload: The payload of one record.
 
-    Returns:
-        Context and feature lists.
-
     Raises:
-        WireError: These are not the bytes of a SequenceExample; ``offset`` says where.
+        WireError: The payload is not a SequenceExample; ``offset`` is the position in it.
     """
     data = bytes(payload)
     record = DecodedSequence({}, {})

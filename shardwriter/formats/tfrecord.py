@@ -1,4 +1,4 @@
-"""TFRecord framing: the bytes between records.
+"""Write TFRecord files, and parse many frames at once.
 
 One frame, little-endian (TensorFlow ``tsl/lib/io/record_writer.h``)::
 
@@ -8,8 +8,14 @@ One frame, little-endian (TensorFlow ``tsl/lib/io/record_writer.h``)::
     12      length  payload
     +0      4       u32 masked CRC-32C of the payload
 
-A file is frames and nothing else; an empty file holds no records. Files written here are
-byte-identical with those of ``tf.io.TFRecordWriter``.
+A file consists of frames only; an empty file has no records. Files of :class:`TFRecordWriter` are
+byte-identical with those of ``tf.io.TFRecordWriter``, also with its ``options``: then the file is
+one gzip or zlib stream. (Compressed shards of a dataset differ: they are cut at records, see
+:mod:`shardwriter.formats.compressed_writer`.)
+
+:func:`parse_frames` returns many payloads of a buffer, given where the frames are in it; it
+compares headers as bytes, since a header is a function of the length. :class:`FrameBlock` copies
+frames without parsing them.
 """
 
 from __future__ import annotations
@@ -29,14 +35,19 @@ from numpy.typing import NDArray
 from shardwriter.errors import OptionError, RecordTooLarge
 from shardwriter.formats.crc32c import MASK_DELTA, crc32c, extend_crc32c, masked_crc32c
 
-# What the second argument of ``tf.io.TFRecordWriter`` says: whole files of gzip or zlib.
-#
-# They are what TensorFlow's own writer makes, one stream from the first record to the last. The
-# compressed shards of a dataset are others: cut at records, see `compressed_writer`.
+HEADER_BYTES: Final = 12
+FOOTER_BYTES: Final = 4
+FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
+MAX_PAYLOAD_BYTES: Final = 2**31 - 1  # the limit of protobuf's parsers
+HEADER_CACHE_SIZE: Final = 1 << 14  # lengths whose headers are cached
 
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
 _GZIP_WBITS: Final = 15 + 16
 _ZLIB_WBITS: Final = 15
-_MEM_LEVEL: Final = 9  # TensorFlow's
+_MEM_LEVEL: Final = 9  # TensorFlow's default
+_MAX_SIZES: Final = 64  # up to so many distinct frame sizes, frames are copied size by size
+_MIN_ARRAY_FRAMES: Final = 32  # for fewer frames, numpy costs more than it saves
 
 _WBITS: Final[Mapping[Any, int | None]] = {
     # The names, and the numbers of tf.compat.v1's TFRecordCompressionType.
@@ -52,70 +63,60 @@ _WBITS: Final[Mapping[Any, int | None]] = {
 
 
 def compressor_of(options: Any) -> Any:
-    """Return what compresses a file, as ``zlib.compressobj``; None where nothing does.
+    """Return a ``zlib.compressobj`` for a file, or None for no compression.
 
     Args:
-        options: ``"GZIP"``, ``"ZLIB"``, ``""``, None, or an object with their attributes such as
+        options: ``"GZIP"``, ``"ZLIB"``, ``""``, None, or an object with the attributes of
             ``tf.io.TFRecordOptions``.
 
     Raises:
-        OptionError: It is something else.
+        OptionError: It is anything else.
     """
     kind = getattr(options, "compression_type", options)
     if kind is not options and hasattr(kind, "compression_type"):
-        return compressor_of(kind)  # options made of options
+        return compressor_of(kind)  # options that wrap other options
     name = kind.upper() if isinstance(kind, str) else kind
     if not (name is None or isinstance(name, (str, int))) or name not in _WBITS:
         raise OptionError(
-            f"{kind!r} is no compression of a TFRecord file",
-            hint='"GZIP", "ZLIB", "" for none, or a tf.io.TFRecordOptions',
+            f"{kind!r} is not a compression of TFRecord files",
+            hint='give "GZIP", "ZLIB", "" for none, or a tf.io.TFRecordOptions',
         )
     wbits = _WBITS[name]
     if wbits is None:
         return None
 
-    def given(attribute: str, default: int) -> int:
+    def option(attribute: str, default: int) -> int:
         value = getattr(options, attribute, None)
         return default if value is None else int(value)
 
     return zlib.compressobj(
-        given("compression_level", zlib.Z_DEFAULT_COMPRESSION),
+        option("compression_level", zlib.Z_DEFAULT_COMPRESSION),
         zlib.DEFLATED,
-        given("window_bits", wbits),
-        given("mem_level", _MEM_LEVEL),
-        given("compression_strategy", zlib.Z_DEFAULT_STRATEGY),
+        option("window_bits", wbits),
+        option("mem_level", _MEM_LEVEL),
+        option("compression_strategy", zlib.Z_DEFAULT_STRATEGY),
     )
 
 
-HEADER_BYTES: Final = 12
-FOOTER_BYTES: Final = 4
-FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
-MAX_PAYLOAD_BYTES: Final = 2**31 - 1  # protobuf parses no more
-
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
-HEADER_CACHE_SIZE: Final = 1 << 14  # lengths whose headers are remembered
-
-
 class BinarySink(Protocol):
-    """What a writer needs of a file."""
+    """The methods of a file that a writer uses."""
 
     def write(self, data: bytes, /) -> object:
-        """Take all of ``data``."""
+        """Write all of ``data``."""
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
 
 
 class Written(NamedTuple):
-    """What of a shard stands in its file: enough to go on behind it.
+    """The part of a shard that is in its file: enough to append to it after a restart.
 
     Attributes:
-        num_records: Its records.
+        num_records: Records in the file.
         stream_bytes: Bytes of their uncompressed frames.
-        crc32c: Of those frames.
-        file_bytes: Bytes of the file.
-        file_crc32c: Of the file's bytes, where it is compressed.
+        crc32c: CRC-32C of those frames.
+        file_bytes: Size of the file.
+        file_crc32c: CRC-32C of the file; None if it is not compressed.
         num_pieces: Frames of a plain shard; members or blocks of a compressed one.
     """
 
@@ -131,7 +132,7 @@ NOTHING_WRITTEN: Final = Written(0, 0, 0, 0, None, 0)
 
 
 def open_sink(file: str | os.PathLike[str] | BinarySink) -> BinarySink:
-    """Return a sink: a path is opened, created or emptied."""
+    """Return a sink; a path is opened for writing, and created or truncated."""
     if isinstance(file, (str, os.PathLike)):
         return open(file, "wb", buffering=0)
     return file
@@ -140,7 +141,7 @@ def open_sink(file: str | os.PathLike[str] | BinarySink) -> BinarySink:
 def write_all(sink: BinarySink, data: bytes) -> None:
     """Write all of ``data``."""
     if isinstance(sink, io.RawIOBase):
-        # A raw file may take a part: what is left of the disk, or 2 GiB less a page.
+        # A raw file may write less: up to the end of the disk, or 2 GiB minus a page.
         rest = memoryview(data)
         while rest:
             rest = rest[sink.write(rest) or 0 :]
@@ -149,11 +150,11 @@ def write_all(sink: BinarySink, data: bytes) -> None:
 
 
 class CompressingSink:
-    """A sink in front of another one, which gets what it is given compressed, as one stream.
+    """A sink that writes one compressed stream to another sink.
 
     Args:
-        sink: Takes the bytes of the file.
-        compressor: As ``zlib.compressobj`` makes it.
+        sink: The sink of the compressed bytes.
+        compressor: A ``zlib.compressobj``.
     """
 
     def __init__(self, sink: BinarySink, compressor: Any) -> None:
@@ -161,13 +162,13 @@ class CompressingSink:
         self._compressor = compressor
 
     def write(self, data: bytes, /) -> None:
-        """Write data so that a reader of the file finds all of it."""
-        compressor, self._compressor = self._compressor, None  # after an error the stream is torn
+        """Write data and flush it, so a reader of the file finds all of it."""
+        compressor, self._compressor = self._compressor, None  # unusable if an error follows
         write_all(self._sink, compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH))
         self._compressor = compressor
 
     def close(self) -> None:
-        """End the stream, unless it is torn, and close the file."""
+        """End the stream, unless a write has failed, and close the file."""
         try:
             if self._compressor is not None:
                 write_all(self._sink, self._compressor.flush(zlib.Z_FINISH))
@@ -187,20 +188,18 @@ def frame(payload: bytes) -> bytes:
 
 
 class TFRecordWriter:
-    """Writes records to one TFRecord file, like ``tf.io.TFRecordWriter``.
+    """A writer of one TFRecord file, with the interface of ``tf.io.TFRecordWriter``.
 
-    It has that class's name, arguments and methods, so that code written for it works, and it knows
-    what it wrote: ``num_records``, ``payload_bytes``, ``stream_bytes`` and the running ``crc32c``
-    of all frames, before compression. Closing a writer says nothing about the disk: it does not
-    fsync.
+    In addition it counts: ``num_records``, ``payload_bytes``, ``stream_bytes`` and the running
+    ``crc32c`` of all frames, before compression. Closing does not fsync.
 
     Args:
-        file: A path (the file is created or emptied) or an open binary sink.
+        file: A path (the file is created or truncated) or an open binary sink.
         options: ``"GZIP"``, ``"ZLIB"``, ``""`` or None for a plain file, or a
-            ``tf.io.TFRecordOptions``. A compressed file is one stream, as TensorFlow makes it.
-        buffer_bytes: Frames are gathered up to this size and handed on in one piece.
-        on_flush: Told of the payload sizes of the frames that were handed on.
-        written: What the sink holds already; records go behind it.
+            ``tf.io.TFRecordOptions``. A compressed file is one stream, as from TensorFlow.
+        buffer_bytes: Frames are buffered up to this size and written together.
+        on_flush: Called with the payload sizes of the frames of each flush.
+        written: What the sink contains already; records are appended to it.
 
     Example:
         >>> with TFRecordWriter("train.tfrecord") as writer:  # doctest: +SKIP
@@ -228,7 +227,7 @@ class TFRecordWriter:
         self._written_bytes = written.stream_bytes
         self._flushed_records = written.num_records
         self._closed = False
-        self._failure: BaseException | None = None  # nobody knows how much the sink took then
+        self._failure: BaseException | None = None  # then the end of the file is undefined
         self._failed_at: TracebackType | None = None
 
     def write(self, record: bytes) -> None:
@@ -252,7 +251,7 @@ class TFRecordWriter:
         if header is None:
             header = self._new_header(size)
         crc = crc32c(record)
-        # The mask written out: a call costs as much as the CRC of a short record.
+        # mask_crc32c inlined: a call costs as much as the CRC of a short record.
         footer = _U32.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
         self._parts += (header, record, footer)
         self._pending_bytes += size + FRAME_BYTES
@@ -262,7 +261,7 @@ class TFRecordWriter:
     def _new_header(self, payload_bytes: int) -> bytes:
         if payload_bytes > MAX_PAYLOAD_BYTES:
             raise RecordTooLarge(
-                f"a record of {payload_bytes:,} bytes is over protobuf's limit of 2 GiB",
+                f"a record of {payload_bytes:,} bytes exceeds protobuf's limit of 2 GiB",
                 hint="store large arrays in several records, or compressed",
                 record_index=self.num_records,
             )
@@ -277,32 +276,32 @@ class TFRecordWriter:
 
     @property
     def num_records(self) -> int:
-        """Records so far, the buffered ones included."""
+        """Records so far, including buffered ones."""
         return self._flushed_records + len(self._parts) // 3
 
     @property
     def stream_bytes(self) -> int:
-        """Bytes of all frames so far, the buffered ones included."""
+        """Bytes of all frames so far, including buffered ones."""
         return self._written_bytes + self._pending_bytes
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of all payloads so far, the buffered ones included."""
+        """Bytes of all payloads so far, including buffered ones."""
         return self.stream_bytes - FRAME_BYTES * self.num_records
 
     @property
     def crc32c(self) -> int:
-        """CRC-32C of all frames that were flushed."""
+        """CRC-32C of all flushed frames."""
         return self._crc32c
 
     @property
     def written(self) -> Written:
-        """What stands in the file: all that was flushed."""
+        """The content of the file: all flushed frames."""
         size, count = self._written_bytes, self._flushed_records
         return Written(count, size, self._crc32c, size, None, count)
 
     def flush(self) -> None:
-        """Hand the buffered frames on.
+        """Write the buffered frames.
 
         Raises:
             ValueError: The writer is closed.
@@ -313,8 +312,8 @@ class TFRecordWriter:
             raise _closed()
         if not self._parts:
             return
-        with self._handing_on():
-            self._hand_on(b"".join(self._parts), len(self._parts) // 3)
+        with self._remember_failure():
+            self._write_frames(b"".join(self._parts), len(self._parts) // 3)
             sizes = list(map(len, self._parts[1::3]))
             self._parts.clear()
             self._pending_bytes = 0
@@ -322,35 +321,35 @@ class TFRecordWriter:
                 self._on_flush(sizes)
 
     def write_frames(self, frames: bytes, num_records: int) -> None:
-        """Append frames that are whole and proven already, as they are.
+        """Append complete frames that have been checked already, unchanged.
 
-        ``on_flush`` is not told of them: whoever has frames knows their sizes.
+        ``on_flush`` is not called for them.
 
         Args:
-            frames: Nothing but frames, in order.
-            num_records: How many.
+            frames: The bytes of whole frames, in order.
+            num_records: Number of frames.
         """
         self.flush()
-        with self._handing_on():
-            self._hand_on(frames, num_records)
+        with self._remember_failure():
+            self._write_frames(frames, num_records)
 
     @contextmanager
-    def _handing_on(self) -> Iterator[None]:
+    def _remember_failure(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
             self._failure, self._failed_at = error, error.__traceback__
-            self._headers.clear()  # so that write() meets it
+            self._headers.clear()  # so write() takes the slow path and raises it
             raise
 
-    def _hand_on(self, frames: bytes, num_records: int) -> None:
+    def _write_frames(self, frames: bytes, num_records: int) -> None:
         write_all(self._sink, frames)
         self._crc32c = extend_crc32c(self._crc32c, frames)
         self._written_bytes += len(frames)
         self._flushed_records += num_records
 
     def finish(self) -> None:
-        """Write all that is left; a plain file has nothing behind its frames."""
+        """Write all buffered records; a plain file needs no trailer."""
         self.flush()
 
     def close(self) -> None:
@@ -363,11 +362,11 @@ class TFRecordWriter:
             self.discard()
 
     def discard(self) -> None:
-        """Close the file without writing what is buffered."""
+        """Close the file without writing buffered records."""
         self._closed = True
         self._parts.clear()
         self._pending_bytes = 0
-        self._headers.clear()  # so that write() meets the check for closed
+        self._headers.clear()  # so write() takes the slow path and raises
         self._sink.close()
 
     def __enter__(self) -> TFRecordWriter:
@@ -381,17 +380,8 @@ def _closed() -> ValueError:
     return ValueError("the TFRecordWriter is closed")
 
 
-# Many frames at once, cut and proven: where they lie in a buffer is known from an index.
-#
-# A header is a function of the length, so it is compared as bytes with what it has to be.
-
-_U32_ARRAY: Final = struct.Struct("<I")
-_SIZES: Final = 64  # as many different ones are gathered size by size
-_FEW: Final = 32  # frames, for which arrays cost more than they save
-
-
 class _Headers(dict[int, bytes]):
-    """The header of a frame, by the length of the payload."""
+    """A cache of frame headers, by the length of the payload."""
 
     def __missing__(self, payload_bytes: int) -> bytes:
         header = frame_header(payload_bytes)
@@ -405,33 +395,33 @@ _headers: Final = _Headers()
 
 
 def is_frame(header: bytes, payload: bytes, footer: bytes, *, check: bool) -> bool:
-    """Tell whether the parts of a frame fit together; ``check`` proves the payload too."""
+    """Return whether three byte strings form a frame; ``check`` verifies the payload CRC too."""
     if header != _headers[len(payload)]:
         return False
     if not check:
         return len(footer) == FOOTER_BYTES
     crc = crc32c(payload)
-    return footer == _U32_ARRAY.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
+    return footer == _U32.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)
 
 
 def is_valid_frame(frame: bytes) -> bool:
-    """Tell whether bytes are a frame of their length, header and payload proven."""
+    """Return whether bytes are exactly one frame with correct header and payload CRC."""
     payload_bytes = len(frame) - FRAME_BYTES
     if payload_bytes < 0 or not frame.startswith(_headers[payload_bytes]):
         return False
-    # A part of an array is no copy, which counts where frames are large.
+    # A view of the payload: copying a large one would cost as much as its CRC.
     crc = crc32c(np.frombuffer(frame, np.uint8, payload_bytes, HEADER_BYTES))
-    return frame.endswith(_U32_ARRAY.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF))
+    return frame.endswith(_U32.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF))
 
 
 def parse_frame(frame: bytes, *, check: bool) -> bytes | None:
-    """Return the payload of a frame; None where the bytes are no frame of their length."""
+    """Return the payload of a frame, or None if the bytes are not exactly one frame."""
     payload = frame[HEADER_BYTES:-FOOTER_BYTES]
     if not frame.startswith(_headers[len(payload)]):
         return None
     if check:
         crc = crc32c(payload)
-        if not frame.endswith(_U32_ARRAY.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)):
+        if not frame.endswith(_U32.pack(((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF)):
             return None
     return payload
 
@@ -439,13 +429,13 @@ def parse_frame(frame: bytes, *, check: bool) -> bytes | None:
 def parse_frames(
     data: bytes, begins: NDArray[np.int64], ends: NDArray[np.int64], *, check: bool
 ) -> list[bytes] | None:
-    """Return the payloads of frames; None where one of them is no frame.
+    """Return the payloads of frames, or None if one of them is not a frame.
 
     Args:
-        data: What they lie in, in any order.
-        begins: int64[k]: where they begin in it.
-        ends: int64[k]: where they end.
-        check: Prove the payloads, not only the headers.
+        data: A buffer that contains the frames, in any order.
+        begins: int64[k]: offset of each frame in it.
+        ends: int64[k]: end offset of each frame.
+        check: Verify the payload CRCs too, not only the headers.
     """
     if not len(begins):
         return []
@@ -453,16 +443,16 @@ def parse_frames(
         return None
     if int((ends - begins).min()) < FRAME_BYTES:
         return None
-    if len(begins) < _FEW:
+    if len(begins) < _MIN_ARRAY_FRAMES:
         spans = zip(begins.tolist(), ends.tolist(), strict=True)
-        cut = [parse_frame(data[begin:end], check=check) for begin, end in spans]
-        payloads = [payload for payload in cut if payload is not None]
-        return payloads if len(payloads) == len(cut) else None
+        parsed = [parse_frame(data[begin:end], check=check) for begin, end in spans]
+        payloads = [payload for payload in parsed if payload is not None]
+        return payloads if len(payloads) == len(parsed) else None
     payload_ends = ends - FOOTER_BYTES
     spans = zip((begins + HEADER_BYTES).tolist(), payload_ends.tolist(), strict=True)
     payloads = [data[begin:end] for begin, end in spans]
     expected = b"".join([_headers[len(payload)] for payload in payloads])
-    # An array of all that could begin at any byte: what is taken out of it is copied.
+    # A view with one element per byte offset; indexing it copies the headers.
     headers = np.ndarray((len(data) - HEADER_BYTES + 1,), "V12", data, strides=(1,))
     if headers[begins].tobytes() != expected:
         return None
@@ -476,12 +466,12 @@ def parse_frames(
 
 
 class FrameBlock:
-    """Frames that are to be moved as they are.
+    """Frames to be copied unchanged.
 
     Args:
-        pieces: The bytes that hold them: one with all of them, or one for each in order.
-        begins: int64[k]: where each begins in the one piece; empty where they are pieces.
-        sizes: int64[k]: bytes of each frame.
+        pieces: One buffer that contains all frames, or one byte string per frame.
+        begins: int64[k]: offset of each frame in the one buffer; empty for one string per frame.
+        sizes: int64[k]: size of each frame.
     """
 
     def __init__(
@@ -495,45 +485,42 @@ class FrameBlock:
         return len(self.sizes)
 
     def take(self, rows: NDArray[np.int64]) -> list[bytes]:
-        """Return some frames, one after the other.
+        """Return selected frames as byte strings to concatenate.
 
         Args:
-            rows: int64[n] numbers of frames, in the order that is wanted.
-
-        Returns:
-            Parts which joined are the frames.
+            rows: int64[n] numbers of frames, in output order.
         """
         if not len(self._begins):
             return [self._pieces[row] for row in rows.tolist()]
         data, begins, sizes = self._pieces[0], self._begins[rows], self.sizes[rows]
-        if len(rows) >= _FEW:
-            different = np.unique(sizes)
-            if len(different) == 1:
-                return [_gathered(data, begins, int(different[0])).tobytes()]
-            if len(different) <= min(_SIZES, len(rows) // _FEW):
-                return [_gathered_by_size(data, begins, sizes, different)]
+        if len(rows) >= _MIN_ARRAY_FRAMES:
+            distinct = np.unique(sizes)
+            if len(distinct) == 1:
+                return [_take(data, begins, int(distinct[0])).tobytes()]
+            if len(distinct) <= min(_MAX_SIZES, len(rows) // _MIN_ARRAY_FRAMES):
+                return [_take_by_size(data, begins, sizes, distinct)]
         spans = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
         return [data[begin:end] for begin, end in spans]
 
 
-def _gathered(data: bytes, begins: NDArray[np.int64], size: int) -> NDArray[np.void]:
-    """Return frames of one size: an array of all that could begin at any byte, and some of it."""
+def _take(data: bytes, begins: NDArray[np.int64], size: int) -> NDArray[np.void]:
+    """Return frames of one size, copied from a view with one element per byte offset."""
     at_any_byte = np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
     taken: NDArray[np.void] = at_any_byte[begins]
     return taken
 
 
-def _gathered_by_size(
+def _take_by_size(
     data: bytes,
     begins: NDArray[np.int64],
     sizes: NDArray[np.int64],
-    different: NDArray[np.int64],
+    distinct: NDArray[np.int64],
 ) -> bytes:
     """Return frames of a few sizes, in order."""
     ends = np.cumsum(sizes)
     taken = bytearray(int(ends[-1]))
-    for size in different.tolist():
-        some = np.flatnonzero(sizes == size)
-        places = np.ndarray((len(taken) - size + 1,), f"V{size}", taken, strides=(1,))
-        places[ends[some] - size] = _gathered(data, begins[some], size)
+    for size in distinct.tolist():
+        rows = np.flatnonzero(sizes == size)
+        at_any_byte = np.ndarray((len(taken) - size + 1,), f"V{size}", taken, strides=(1,))
+        at_any_byte[ends[rows] - size] = _take(data, begins[rows], size)
     return bytes(taken)

@@ -1,8 +1,9 @@
-"""Reading TFRecord frames (:mod:`shardwriter.formats.tfrecord` has their layout), and proving them.
+"""Read and check TFRecord frames; :mod:`shardwriter.formats.tfrecord` describes their layout.
 
-The reader trusts nothing: the length's CRC comes first, then the length is held against what is
-left of the file and against a limit, and only then is memory taken. (A length of 2^62 with a right
-CRC makes other readers crash.)
+A `Cursor` reads a stream forwards; :func:`scan_frames` yields payloads from it and reports each
+`Defect`. No field is trusted: the length CRC is checked first, then the length against a limit, and
+memory is allocated only for bytes that the stream has. (A length of 2^62 with a correct CRC makes
+other readers crash.)
 """
 
 from __future__ import annotations
@@ -26,39 +27,37 @@ from shardwriter.formats.tfrecord import (
     frame_header,
 )
 
-# A place in a stream of frames, and what was read around it.
-
-READ_BYTES: Final = 1 << 20  # stays in a core's cache between the copy and the two checksums
-_MOST_BYTES: Final = 64 << 20
+READ_BYTES: Final = 1 << 20  # stays in the cache between the copy and the two checksums
+_MAX_READ_BYTES: Final = 64 << 20
 MEMORY_HINT: Final = "give the process more memory; `shard-stats` checks records of any size"
 
 
 class ByteStream(Protocol):
-    """What a reader needs of a file: up to ``size`` bytes, none of them at the end."""
+    """The method of a file that a reader uses."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes; b"" at the end of the stream."""
 
 
 class Cursor:
-    """Reads a stream forwards and knows the place at which reading stands.
+    """A position in a stream of frames, with a buffer of the bytes around it.
 
     Args:
-        stream: Uncompressed bytes; read in large pieces.
-        read_at: Returns the bytes of a plain file by number and offset. With it a tail that was
-            read too early is read again, which is cheaper than joining it to what follows, and
-            payloads can be hopped over.
-        size: Bytes of the stream, where they are known.
-        with_crc: Keep the CRC of all that was passed.
-        on_read: Called when something was read.
+        stream: Uncompressed bytes; read in large blocks.
+        read_at: Reads a number of bytes of a plain file at an offset. With it, an incomplete frame
+            at the end of the buffer is read again, which is cheaper than joining buffers, and
+            payloads can be skipped.
+        size: Bytes of the stream, if known.
+        with_crc: Compute the CRC of all consumed bytes.
+        on_read: Called after each read.
 
     Attributes:
-        buffer: What was read and is not yet given up.
-        start: The place, in ``buffer``.
+        buffer: Bytes that were read and not yet dropped.
+        start: The position in ``buffer``.
         base: Offset of ``buffer[0]`` in the stream.
-        record_index: Of the frame at the place.
-        broken: Why the stream can not go on; None while it can.
-        crc32c: Of all that was passed and given up; None once something was hopped over.
+        record_index: Index of the frame at the position.
+        broken: The error at which the stream ended; None if there was none.
+        crc32c: CRC of all dropped bytes; None after :meth:`seek`.
     """
 
     def __init__(
@@ -83,16 +82,16 @@ class Cursor:
 
     @property
     def offset(self) -> int:
-        """Offset of the place in the stream."""
+        """Offset of the position in the stream."""
         return self.base + self.start
 
     def ensure(self, num_bytes: int) -> bool:
-        """Have that many bytes behind the place in ``buffer``; False where the stream ends before.
+        """Fill the buffer with ``num_bytes`` from the position; return False if the stream ends.
 
-        No memory is taken that the stream does not fill, whatever is asked for.
+        Memory is allocated only as the stream delivers bytes.
 
         Raises:
-            OutOfMemory: There is not enough for a record that is asked for.
+            OutOfMemory: The bytes do not fit into memory.
         """
         if len(self.buffer) - self.start >= num_bytes:
             return True
@@ -110,17 +109,17 @@ class Cursor:
     def _fill(self, num_bytes: int) -> bool:
         rereads = self.read_at is not None and num_bytes <= READ_BYTES
         self.drop_consumed(keep_rest=not rereads)
-        pieces = [self.buffer] if self.buffer else []
-        have = sum(map(len, pieces))
+        blocks = [self.buffer] if self.buffer else []
+        have = sum(map(len, blocks))
         while have < num_bytes:
-            piece = self._read(have, min(max(num_bytes - have, READ_BYTES), _MOST_BYTES))
-            if not piece:
+            block = self._read(have, min(max(num_bytes - have, READ_BYTES), _MAX_READ_BYTES))
+            if not block:
                 break
-            pieces.append(piece)
-            have += len(piece)
+            blocks.append(block)
+            have += len(block)
         if self._on_read is not None:
             self._on_read()
-        self.buffer = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self.buffer = blocks[0] if len(blocks) == 1 else b"".join(blocks)
         return have >= num_bytes
 
     def _read(self, have: int, num_bytes: int) -> bytes:
@@ -135,11 +134,11 @@ class Cursor:
             return b""
 
     def peek(self, num_bytes: int) -> bytes:
-        """Return what ``buffer`` has of the next bytes."""
+        """Return the next ``num_bytes`` bytes, as far as ``buffer`` has them."""
         return self.buffer[self.start : self.start + num_bytes]
 
     def drop_consumed(self, *, keep_rest: bool = True) -> None:
-        """Drop what was passed, and the rest of what was read too where it is read again."""
+        """Drop the bytes before the position, and unless ``keep_rest`` those after it too."""
         if self.crc32c is not None and self.start:
             self.crc32c = extend_crc32c(
                 self.crc32c, np.frombuffer(self.buffer, np.uint8, self.start)
@@ -149,35 +148,37 @@ class Cursor:
         self.start = 0
 
     def seek(self, offset: int, buffer: bytes) -> None:
-        """Hop over what lies between; ``buffer`` is what stands at ``offset``."""
+        """Move the position to ``offset``, where the stream has the bytes ``buffer``."""
         self.crc32c = None
         self.buffer, self.base, self.start = buffer, offset, 0
 
 
 Check = Literal["none", "length", "crc"]
-"""How much a reader proves: nothing but plausible lengths, the length CRCs, or all CRCs."""
+"""What a reader checks: plausible lengths only, also the length CRCs, or all CRCs."""
 
 _HEADER = struct.Struct("<QI")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _ZEROS = re.compile(b"\0*")
-_ZEROS_KEPT: Final = 9  # a length of 0 is eight; the search for a frame begins one byte further on
+# Zeros that stay in the buffer: a length of 0 has eight, and the search for the next frame starts
+# one byte after the position.
+_BUFFERED_ZEROS: Final = 9
 
 
 class Defect(NamedTuple):
-    """One thing wrong with a file.
+    """One defect of a file.
 
     Attributes:
         kind: The broken rule: ``length-crc``, ``payload-crc``, ``no-crc``, ``unmasked-crc``,
             ``truncated``, ``impossible-length``, ``torn-tail``, or a kind of
             :mod:`shardwriter.formats.compression`.
-        record_index: Index in the file of the (first) record concerned; None where that is not
-            known, behind a break in the framing.
+        record_index: Index in the file of the (first) record concerned; None if not known, after
+            a break in the framing.
         offset: Byte offset of its frame in the uncompressed stream.
-        detail: What was found, in words.
-        num_records: How many records are lost with it; None where that is not known.
-        resync_offset: Where the next frame begins that is provably good, behind a break.
-        num_recoverable: Good records that ordinary readers do not reach because of the defect.
+        detail: Description for people.
+        num_records: Number of records lost; None if not known.
+        resync_offset: Offset of the next valid frame after a break.
+        num_recoverable: Valid records that ordinary readers do not reach because of the defect.
     """
 
     kind: str
@@ -190,7 +191,7 @@ class Defect(NamedTuple):
 
 
 BREAKS: Final = frozenset(["length-crc", "impossible-length"])
-"""Kinds behind which it is not known where the next frame begins."""
+"""Kinds of defects after which the start of the next frame is not known."""
 
 
 def _raise(cursor: Cursor, path: str | None) -> Callable[[Defect], None]:
@@ -204,7 +205,7 @@ def _raise(cursor: Cursor, path: str | None) -> Callable[[Defect], None]:
             path=path,
             record_index=defect.record_index,
             offset=defect.offset,
-            hint="`shard-stats` lists all that is wrong with the file",
+            hint="`shard-stats` lists all defects of the file",
         )
 
     return on_defect
@@ -218,25 +219,25 @@ def read_frames(
     path: str | None = None,
     max_payload_bytes: int = MAX_PAYLOAD_BYTES,
 ) -> Iterator[bytes]:
-    """Yield the payloads of an uncompressed stream, proving each before it is handed out.
+    """Yield the payloads of an uncompressed stream, each after its check.
 
-    After a wrong payload CRC the next frame is still known, so reading goes on; after a wrong
-    length nothing that follows can be trusted, and it ends.
+    After a wrong payload CRC the next frame is still known, and reading continues; after a wrong
+    length it is not, and reading ends.
 
     Args:
         stream: Uncompressed bytes (see :func:`shardwriter.formats.compression.open_stream`).
-        check: What to prove.
-        on_defect: Told of each defect; records that it concerns are not yielded. Without it the
+        check: What to check.
+        on_defect: Called with each defect; the records concerned are not yielded. Without it the
             first defect is raised.
-        path: Named in errors.
-        max_payload_bytes: A longer length is a defect, before any memory is taken.
+        path: The file, for errors.
+        max_payload_bytes: A longer length is a defect.
 
     Raises:
         CorruptFile: A frame is broken and there is no ``on_defect``.
-        OptionError: There is no such check.
+        OptionError: ``check`` is not one of the values.
     """
     if check not in get_args(Check):
-        raise OptionError(f"check is {check!r}", hint="none, length or crc")
+        raise OptionError(f"check is {check!r}", hint="give 'none', 'length' or 'crc'")
     cursor = Cursor(stream)
     yield from scan_frames(
         cursor, check, on_defect or _raise(cursor, path), max_payload_bytes=max_payload_bytes
@@ -251,36 +252,36 @@ def scan_frames(
     max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     yield_unmasked: bool = False,
 ) -> Iterator[bytes]:
-    """Yield payloads from where a cursor stands: the one place that says what is wrong.
+    """Yield the payloads from the position of a cursor, and report each defect.
 
-    The cursor stands behind the frame whose payload was yielded, so that another can go on there;
-    where a break was told it stands at the broken frame.
+    During each yield the cursor is after the frame of that payload; after a break in the framing
+    it stays at the broken frame.
 
     Args:
-        cursor: Where to read.
-        check: What to prove.
-        report: Told of each defect.
+        cursor: The position to read from.
+        check: What to check.
+        report: Called with each defect.
         max_payload_bytes: A longer length is a defect.
-        yield_unmasked: Yield the records too whose checksums are right but for the mask.
+        yield_unmasked: Also yield records whose CRCs are correct but not masked.
     """
-    known_headers: dict[int, int] = {}  # length -> its masked CRC
+    header_crcs: dict[int, int] = {}  # length -> its masked CRC
     run: _Run | None = None
     verify_payload = check == "crc"
     verify_length = check != "none"
     buffer, start = cursor.buffer, cursor.start
 
-    def tell(kind: str, detail: str, num_records: int | None = None) -> None:
+    def report_at_cursor(kind: str, detail: str, num_records: int | None = None) -> None:
         nonlocal run
         offset = end_of_zeros = cursor.offset
         if run is not None:
             zeros = run.tail if num_records is None else None
             if zeros is not None:
-                # They may stand where any number of records was, and the last of them may be the
-                # first bytes of a frame: it is looked for from there.
+                # They may have replaced any number of records, and the last zeros may be the first
+                # bytes of a frame: the search for the next frame starts there.
                 cursor.record_index, offset = zeros
                 num_bytes = end_of_zeros - offset
-                detail = f"{num_bytes:,} zero bytes, and no frame behind them: {detail}"
-                cursor.start -= min(cursor.start, _ZEROS_KEPT)
+                detail = f"{num_bytes:,} zero bytes, and no frame after them: {detail}"
+                cursor.start -= min(cursor.start, _BUFFERED_ZEROS)
             if run.first < cursor.record_index:
                 report(run.defect(cursor.record_index))
             run = None
@@ -288,10 +289,10 @@ def scan_frames(
 
     def fetch(num_bytes: int) -> bool:
         nonlocal buffer, start
-        kept = 0 if run is None or run.tail is None else min(start, _ZEROS_KEPT)
-        cursor.start = start - kept
-        is_whole = cursor.ensure(kept + num_bytes)
-        cursor.start += kept
+        num_zeros = 0 if run is None or run.tail is None else min(start, _BUFFERED_ZEROS)
+        cursor.start = start - num_zeros
+        is_whole = cursor.ensure(num_zeros + num_bytes)
+        cursor.start += num_zeros
         buffer, start = cursor.buffer, cursor.start
         return is_whole
 
@@ -299,22 +300,23 @@ def scan_frames(
         if len(buffer) - start < HEADER_BYTES and not fetch(HEADER_BYTES):
             break
         length, length_crc = _HEADER.unpack_from(buffer, start)
-        expected = known_headers.get(length)
+        expected = header_crcs.get(length)
         if expected is None:
             expected = _HEADER.unpack(frame_header(length))[1]
-            if len(known_headers) < HEADER_CACHE_SIZE:
-                known_headers[length] = expected
-        odd: str | None = None  # how the frame's checksums are wrong, if they are so on purpose
+            if len(header_crcs) < HEADER_CACHE_SIZE:
+                header_crcs[length] = expected
+        odd: str | None = None  # no-crc or unmasked-crc: a known deviation of other writers
         if verify_length and length_crc != expected:
             cursor.start = start
             odd = _odd_kind(length, length_crc)
             if odd is None:
-                tell("length-crc", _wrong_length_crc(length_crc, expected, cursor.record_index))
+                detail = _wrong_length_crc(length_crc, expected, cursor.record_index)
+                report_at_cursor("length-crc", detail)
                 return
         if length > max_payload_bytes:
             cursor.start = start
-            detail = f"length of {length:,} bytes is over the limit of {max_payload_bytes:,}"
-            tell("impossible-length", detail)
+            detail = f"length of {length:,} bytes exceeds the limit of {max_payload_bytes:,}"
+            report_at_cursor("impossible-length", detail)
             return
         end = start + HEADER_BYTES + length + FOOTER_BYTES
         if end > len(buffer):
@@ -328,7 +330,8 @@ def scan_frames(
             crc = crc32c(payload)
             if odd is not None:
                 if stored != (0 if odd == "no-crc" else crc):
-                    tell("length-crc", _wrong_length_crc(length_crc, expected, cursor.record_index))
+                    detail = _wrong_length_crc(length_crc, expected, cursor.record_index)
+                    report_at_cursor("length-crc", detail)
                     return
                 if run is not None and run.kind != odd:
                     report(run.defect(cursor.record_index))
@@ -337,7 +340,7 @@ def scan_frames(
                     run = _Run(odd, cursor.record_index, cursor.base + start)
                 run.add(cursor.record_index, cursor.base + start, length)
                 count = 1
-                if odd == "no-crc" and not length:  # zeros come by the gigabyte
+                if odd == "no-crc" and not length:  # runs of zeros can be gigabytes long
                     zeros = _ZEROS.match(buffer, start)
                     assert zeros is not None
                     count = (zeros.end() - start) // FRAME_BYTES
@@ -350,18 +353,18 @@ def scan_frames(
                 continue
             if stored != ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF:
                 cursor.start = start
-                detail = f"payload of {length:,} bytes does not have its CRC {stored:08x}"
-                tell("payload-crc", detail, 1)
+                detail = f"payload of {length:,} bytes does not match its CRC {stored:08x}"
+                report_at_cursor("payload-crc", detail, 1)
                 cursor.record_index += 1
                 frame_bytes = end - start
                 fetch(frame_bytes + HEADER_BYTES)
                 end = start + frame_bytes
                 wrong = None
-                if cursor.size is not None:  # broken deflate data repeats frames inside of others
+                if cursor.size is not None:  # broken deflate data repeats frames inside others
                     wrong = _wrong_header(buffer[end : end + HEADER_BYTES])
                 if verify_length and wrong is not None:
-                    # The frame may have been cut, and others written behind it: they are looked
-                    # for from its beginning.
+                    # The frame may be cut off and followed by others: the search for the next
+                    # frame starts at the beginning of this one.
                     detail = _wrong_length_crc(*wrong, cursor.record_index)
                     at = cursor.base + end
                     report(Defect("length-crc", cursor.record_index, at, detail, None))
@@ -384,9 +387,9 @@ def scan_frames(
         else verify_length and len(rest) < FRAME_BYTES
     )
     if cursor.broken is not None:
-        tell(cursor.broken.kind, cursor.broken.message)
+        report_at_cursor(cursor.broken.kind, cursor.broken.message)
     elif rest and not ends_in_zeros:
-        tell("truncated", _how_cut(rest))
+        report_at_cursor("truncated", _describe_cut(rest))
     elif run is not None or rest:
         run = run or _Run("no-crc", cursor.record_index, cursor.offset)
         stop = cursor.offset + len(rest)
@@ -395,14 +398,14 @@ def scan_frames(
 
 
 def _odd_kind(length: int, length_crc: int) -> str | None:
-    """Name what some writers do on purpose, or out of ignorance of the mask."""
+    """Return the kind of a CRC that some writers store: zero or unmasked; None for any other."""
     if length_crc == 0:
         return "no-crc"
     return "unmasked-crc" if length_crc == crc32c(_U64.pack(length)) else None
 
 
 def _wrong_header(header: bytes) -> tuple[int, int] | None:
-    """Return the length CRC of a header that nobody writes, and what it should be."""
+    """Return the stored and the expected length CRC of a header that no writer produces."""
     if len(header) < HEADER_BYTES:
         return None
     length, length_crc = _HEADER.unpack(header)
@@ -415,10 +418,10 @@ def _wrong_header(header: bytes) -> tuple[int, int] | None:
 
 def _wrong_length_crc(found: int, expected: int, record_index: int) -> str:
     detail = f"length CRC is {found:08x}, should be {expected:08x}"
-    return detail + " (is this a TFRecord file?)" * (record_index == 0)
+    return f"{detail} (is this a TFRecord file?)" if record_index == 0 else detail
 
 
-def _how_cut(rest: bytes) -> str:
+def _describe_cut(rest: bytes) -> str:
     if len(rest) < HEADER_BYTES:
         return f"file ends after {len(rest)} bytes of a 12-byte header"
     (length,) = _U64.unpack_from(rest)
@@ -429,16 +432,19 @@ def _how_cut(rest: bytes) -> str:
 
 
 class _Run:
-    """Frames in a row whose checksums are zero, or not masked.
+    """Consecutive frames whose CRCs are all zero, or all unmasked.
 
-    Of those that are zero it knows the all-zero frames that it ends in: nobody may have written
-    them.
+    Attributes:
+        kind: ``no-crc`` or ``unmasked-crc``.
+        first: Index of the first record.
+        tail: Record index and offset of the all-zero frames at the end of the run, which may be
+            unwritten space; None if it does not end in such frames.
     """
 
     def __init__(self, kind: str, record_index: int, offset: int) -> None:
         self.kind = kind
         self.first = record_index
-        self.tail: tuple[int, int] | None = None  # record index and offset
+        self.tail: tuple[int, int] | None = None
         self._offset = offset
 
     def add(self, record_index: int, offset: int, payload_bytes: int) -> None:
@@ -450,34 +456,34 @@ class _Run:
     def defect(self, stop: int) -> Defect:
         count = stop - self.first
         if self.kind == "no-crc":
-            detail = f"{count:,} record(s) whose CRC fields are zero: nothing proves them"
+            detail = f"{count:,} record(s) whose CRC fields are zero: they can not be verified"
             return Defect(self.kind, self.first, self._offset, detail, count)
         detail = (
-            f"{count:,} record(s) whose CRCs are right, but not masked: their writer left out the "
-            "mask, and TensorFlow refuses them"
+            f"{count:,} record(s) whose CRCs are correct but not masked: their writer omitted the "
+            "mask, and TensorFlow rejects them"
         )
         return Defect(self.kind, self.first, self._offset, detail, count, num_recoverable=count)
 
     def defects_at_end(self, stop: int, offset: int, stream_bytes: int) -> Iterator[Defect]:
-        """Split what a writer left unproven from zeros that nobody wrote."""
+        """Yield the defect of written records without CRCs, then that of unwritten zeros."""
         tail, tail_offset = self.tail or (stop, offset)
         if tail > self.first:
             yield self.defect(tail)
         if tail_offset < stream_bytes:
             zeros = stream_bytes - tail_offset
-            detail = f"{zeros:,} zero bytes at the end: a tail that was never written"
+            detail = f"{zeros:,} zero bytes at the end, which were never written"
             yield Defect("torn-tail", tail, tail_offset, detail, 0)
 
 
 def read_records(path: str | os.PathLike[str], *, check: Check = "crc") -> Iterator[bytes]:
-    """Yield the records of one TFRecord file, compressed or not (found by content).
+    """Yield the records of one TFRecord file; its compression is detected from its content.
 
     Args:
         path: The file.
-        check: ``"crc"`` proves every byte; ``"length"`` the framing only; ``"none"`` nothing.
+        check: ``"crc"`` checks every byte; ``"length"`` the framing only; ``"none"`` nothing.
 
     Raises:
-        CorruptFile: With the file, the record's index and its offset.
+        CorruptFile: A frame is broken; has the file, the record's index and its offset.
         OSError: The file can not be opened or read.
     """
     from shardwriter.formats.compression import open_stream

@@ -1,7 +1,7 @@
-"""Varints (protobuf's variable-length integers), one at a time and whole arrays at once.
+"""Encode and decode varints, protobuf's variable-length integers: one at a time or as arrays.
 
-A varint holds 7 bits a byte, lowest first; the high bit says that another byte follows. protobuf
-writes an int64 as the varint of its two's complement, so a negative number takes 10 bytes
+A varint stores 7 bits per byte, lowest first; the high bit marks that another byte follows.
+protobuf writes an int64 as the varint of its two's complement, so a negative number takes 10 bytes
 (FORMATS.md, F10).
 
 ==================  =====  =================================
@@ -29,7 +29,7 @@ MAX_VARINT_BYTES: Final = 10
 _MASK_64: Final = (1 << 64) - 1
 _TABLE_SIZE: Final = 1 << 16
 _WORD_BYTES: Final = 8
-# By the size of a varint: the 7 bits of each of its bytes, read as a little-endian word.
+# Indexed by the size of a varint: a mask for the low 7 bits of each of its bytes.
 _WORD_MASKS: Final = np.array(
     [int.from_bytes(b"\x7f" * size, "little") for size in range(_WORD_BYTES + 1)], np.uint64
 )
@@ -42,13 +42,13 @@ _WORD_STEPS: Final = tuple(
         (0x000000000FFFFFFF, 0x0FFFFFFF00000000, 4),
     )
 )
-# Values handled at a time: what `compress` needs besides the output stays inside the L2 cache.
+# Values encoded at a time: the temporary arrays fit the L2 cache.
 _CHUNK: Final = 1 << 14
-_CHUNK_BYTES: Final = 1 << 15  # likewise, when they are read
+_CHUNK_BYTES: Final = 1 << 15  # the same for decoding
 
 
 def encode_varint(value: int) -> bytes:
-    """Write one integer as a varint.
+    """Return one integer as a varint.
 
     Args:
         value: An int64, or a length; negative numbers take 10 bytes.
@@ -58,7 +58,7 @@ def encode_varint(value: int) -> bytes:
     """
     if 0 <= value < 0x80:
         return value.to_bytes(1, "little")
-    if 0 <= value < 1 << 14:  # most sizes; the loop below takes three times as long
+    if 0 <= value < 1 << 14:  # most sizes; three times as fast as the loop
         return bytes((value & 0x7F | 0x80, value >> 7))
     value &= _MASK_64
     out = bytearray()
@@ -70,18 +70,18 @@ def encode_varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, start: int, end: int) -> tuple[int, int]:
-    """Read one varint, cut to 64 bits as protobuf does.
+    """Return one varint, truncated to 64 bits as protobuf does, and the position after it.
 
     Args:
         data: The buffer.
-        start: Where the varint starts.
-        end: Where it has to be over; bytes from here on are not looked at.
+        start: Position of the varint.
+        end: End of the message; bytes from here on are not read.
 
     Returns:
-        The value as an unsigned 64-bit number, and the position after it.
+        The value as an unsigned 64-bit number, and the end position.
 
     Raises:
-        WireError: It is cut off at ``end``, or is longer than 10 bytes.
+        WireError: It is cut off at ``end``, or longer than 10 bytes.
     """
     value = shift = 0
     for at in range(start, min(end, start + MAX_VARINT_BYTES)):
@@ -96,18 +96,18 @@ def read_varint(data: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def encode_varints(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Write integers as varints, one after the other, each as an int64.
+    """Return integers as consecutive varints, each encoded as an int64.
 
     Args:
         values: ``(u)int*[n]`` or ``bool[n]`` in native byte order. A uint64 over 2**63 - 1 is
-            written as the varint of its 64 bits; whether that is right is up to the caller.
+            written as the varint of its 64 bits; the caller decides whether that is valid.
 
     Returns:
         ``uint8[m]``. It may share memory with ``values``.
     """
     if values.size == 0:
         return np.empty(0, np.uint8)
-    # Seen as unsigned, a negative value is a huge one: one pass finds both ends of the range.
+    # Viewed as unsigned, a negative value is huge: one pass checks both ends of the range.
     if _unsigned(values).max() < 0x80:
         return values.astype(np.uint8, copy=False)
     if values.size <= _CHUNK:
@@ -117,7 +117,7 @@ def encode_varints(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def varint_sizes(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Count the bytes that each value takes as a varint.
+    """Return the number of bytes that each value takes as a varint.
 
     Args:
         values: ``(u)int*[...]`` or ``bool[...]`` in native byte order.
@@ -135,14 +135,14 @@ def varint_sizes(values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def decode_varints(data: NDArray[np.uint8], *, offset: int = 0) -> NDArray[np.int64]:
-    """Read a run of varints; the inverse of `encode_varints`.
+    """Return the integers of consecutive varints; the inverse of `encode_varints`.
 
     Args:
-        data: ``uint8[m]``, nothing but varints.
-        offset: Where ``data`` starts in its payload, for the errors.
+        data: ``uint8[m]`` of varints only.
+        offset: Position of ``data`` in its payload, for errors.
 
     Returns:
-        ``int64[n]``, its own memory. Overlong varints are cut to 64 bits.
+        ``int64[n]`` in memory of its own. Overlong varints are truncated to 64 bits.
 
     Raises:
         WireError: The last varint is cut off, or one is longer than 10 bytes.
@@ -152,7 +152,7 @@ def decode_varints(data: NDArray[np.uint8], *, offset: int = 0) -> NDArray[np.in
     chunks, at = [], 0
     while at < data.size:
         end = min(at + _CHUNK_BYTES, data.size)
-        if end < data.size:  # not in the middle of a varint
+        if end < data.size:  # extend to the end of the varint
             lasts = data[end - 1 : end + MAX_VARINT_BYTES] < 0x80
             end += int(np.argmax(lasts)) if lasts.any() else lasts.size - 1
         chunks.append(_decode_chunk(data[at:end], offset + at))
@@ -190,13 +190,13 @@ def _decode_chunk(data: NDArray[np.uint8], offset: int) -> NDArray[np.int64]:
 def _read_words(
     padded: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], largest: int
 ) -> NDArray[np.uint32] | NDArray[np.uint64]:
-    """Read the first up to 8 bytes of varints: 4 or 8 bytes at once, then their groups of 7 bits.
+    """Return varints from up to 8 of their bytes, loaded as one word each.
 
-    The groups move together: in pairs, then fours, then eights.
+    The groups of 7 bits are joined in pairs, then fours, then eights.
     """
     num_positions = padded.size - _WORD_BYTES
     if largest <= 4:
-        # `take` is several times as fast here as indexing, and the words need not be aligned.
+        # `take` is several times as fast as indexing; the words may be unaligned.
         shorts = np.ndarray((num_positions,), "<u4", padded, strides=(1,)).take(starts)
         short: NDArray[np.uint32] = shorts.astype(np.uint32, copy=False)
         short &= _SHORT_MASKS.take(sizes)
@@ -218,7 +218,7 @@ def _unsigned(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _as_uint64(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """The two's complement in 64 bits: an int8 of -1 becomes 2**64 - 1."""
+    """Return the two's complement in 64 bits: an int8 of -1 becomes 2**64 - 1."""
     if values.dtype == np.uint64:
         return values
     return values.astype(np.int64).view(np.uint64)
@@ -226,7 +226,7 @@ def _as_uint64(values: NDArray[Any]) -> NDArray[np.uint64]:
 
 def _encode_chunk(values: NDArray[Any]) -> NDArray[np.uint8]:
     if values.dtype.kind == "i" and values.itemsize < 4:
-        values = values.astype(np.int32)  # so that -1, seen as unsigned, is outside the table
+        values = values.astype(np.int32)  # so that -1, viewed as unsigned, is outside the table
     largest = _unsigned(values).max()
     if largest < 0x80:
         return values.astype(np.uint8, copy=False)
@@ -237,13 +237,13 @@ def _encode_chunk(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 @cache
 def _table() -> NDArray[np.uint32]:
-    """``uint32[65536]``: the up to 3 bytes of each varint, padded with zeros to 4."""
+    """Return ``uint32[65536]``: the 1 to 3 bytes of each varint, padded with zeros to 4."""
     lanes = _lanes(np.arange(_TABLE_SIZE, dtype=np.uint64))
     return np.ascontiguousarray(lanes[:, :4]).view(np.uint32).reshape(-1)
 
 
 def _lanes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """``uint8[n, 10]``: each varint, padded with zeros."""
+    """Return ``uint8[n, 10]``: each varint, padded with zeros."""
     lanes = np.zeros((words.size, MAX_VARINT_BYTES), np.uint8)
     rest, largest = words, int(words.max(initial=0))
     for nth in range(max(1, (largest.bit_length() + 6) // 7)):
@@ -254,8 +254,8 @@ def _lanes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def _squeeze(lanes: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
-    """Drop the padding of lanes that are ``width`` bytes wide."""
-    # A varint in its shortest form has no zero byte but the one of the number 0, which is first.
+    """Return the bytes of lanes of ``width`` bytes without their padding."""
+    # A shortest-form varint has no zero byte, except for the number 0: its first.
     keep = lanes != 0
     keep[::width] = True
     # `compress` is about twice as fast here as `lanes[keep]`.

@@ -11,7 +11,7 @@ from .repair import repair_dataset as repair_dataset
 from .repair_report import RepairReport as RepairReport
 from .scan import FileScan as FileScan
 from .scan import ScanOptions as ScanOptions
-from .scan import counted as counted
+from .scan import index_scans as index_scans
 from .scan import scan_file as scan_file
 from .split_plan import even_records as even_records
 from .split_plan import plan_json as plan_json

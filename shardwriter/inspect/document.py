@@ -1,4 +1,9 @@
-"""The report of ``shard-stats``: what was found in shard sets, as one JSON document."""
+"""The report of ``shard-stats``: `Report` and `SetReport`, and their JSON document.
+
+Balance is the imbalance ratio (largest shard over mean shard) and the coefficient of variation, in
+records and in bytes. A job that assigns whole shards to workers waits for the largest one, so the
+imbalance ratio is how much longer an epoch takes.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +18,18 @@ from shardwriter.inspect.findings import Finding
 from shardwriter.inspect.scan import FileScan, RecordSizes
 from shardwriter.sources import ShardSet
 
-# How evenly the shards of a set are filled, in records and in bytes of files.
-#
-# A job that gives whole shards to its workers waits for the worker of the largest; so the largest
-# over the mean is by how much an epoch is longer than it has to be.
-
 
 def balance_json(
     paths: Sequence[str], num_records: Sequence[int], num_bytes: Sequence[int]
 ) -> dict[str, Any]:
-    """Return how evenly shards are filled; all three have one entry a shard.
+    """Return the report's ``balance``; all arguments have one entry per shard.
 
-    Where there is nothing (no shards, or only empty ones) largest over mean is 1 and the spread 0.
+    Without shards or records the imbalance ratio is 1 and the variation 0.
 
     Args:
         paths: Names of the shards.
-        num_records: Their records.
-        num_bytes: The sizes of their files.
+        num_records: Records of the shards.
+        num_bytes: File sizes of the shards.
     """
     records = _spread(paths, num_records)
     sizes = _spread(paths, num_bytes)
@@ -44,7 +44,7 @@ def balance_json(
 
 
 def worst_balance(balances: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one balance for several sets: in records and in bytes that of the worst set."""
+    """Return the worst balance of several sets, separately in records and in bytes."""
     worst = balance_json([], [], [])
     for balance in balances:
         for unit in ("records", "bytes"):
@@ -56,28 +56,28 @@ def worst_balance(balances: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def balance_text(balance: Mapping[str, Any]) -> str:
-    """Return the balance as the verdict line has it: largest over mean shard."""
+    """Return the imbalance ratios as in the verdict line."""
     records, sizes = balance["records_max_over_mean"], balance["bytes_max_over_mean"]
     return f"balance {records:.2f} (bytes {sizes:.2f})"
 
 
 def _spread(paths: Sequence[str], numbers: Sequence[int]) -> dict[str, Any]:
-    """Return the distribution of a number over shards; of equal shards the first is named."""
+    """Return the distribution of a number over shards; ties name the first shard."""
     if len(paths) != len(numbers):
-        raise ValueError(f"{len(paths)} shards, and numbers of {len(numbers)}")
+        raise ValueError(f"{len(paths)} shards, but {len(numbers)} numbers")
     if not numbers:
         return {"largest": None, "max": 0, "mean": 0.0, "min": 0, "smallest": None, "std": 0.0}
     count = len(numbers)
     total = sum(numbers)
-    # In whole numbers up to the root, so that equal shards have no spread at all.
+    # Integers up to the root, so equal shards have a standard deviation of exactly 0.
     squares = sum((number * count - total) ** 2 for number in numbers)
-    places = range(count)
+    shards = range(count)
     return {
-        "largest": paths[max(places, key=numbers.__getitem__)],
+        "largest": paths[max(shards, key=numbers.__getitem__)],
         "max": max(numbers),
         "mean": total / count,
         "min": min(numbers),
-        "smallest": paths[min(places, key=numbers.__getitem__)],
+        "smallest": paths[min(shards, key=numbers.__getitem__)],
         "std": math.sqrt(squares / count) / count,
     }
 
@@ -92,23 +92,24 @@ def _variation(spread: Mapping[str, Any]) -> float:
 
 SCHEMA: Final = "shardwriter.stats/1"
 _MAX_SHOWN: Final = 3
-_PROOF: Final = {"crc": "every CRC right", "length": "framing right", "none": "nothing proven"}
+_PROOF: Final = {"crc": "every CRC right", "length": "framing right", "none": "nothing verified"}
 
 
 @dataclass
 class SetReport:
-    """One shard set and what was found in it.
+    """The report of one shard set.
 
     Attributes:
-        shard_set: Which files, and what is said of them.
+        shard_set: The set: its files, pattern and manifest.
         scans: Shard index and scan of each file, in order.
-        findings: The defects; :attr:`num_defects` counts those too that were not kept.
-        notes: What is worth knowing and no defect.
-        labels: The label mix; empty where nobody asked and no manifest tells.
-        shuffle: How far neighbours are from random.
+        findings: The listed defects; :attr:`num_defects` counts all.
+        num_defects: Number of defects.
+        notes: Remarks that are not defects.
+        labels: The label mix; empty without a label or a manifest that has counts.
+        shuffle: The shuffle score.
         features: By name: the manifest's entries, and with ``features`` their statistics.
-        drift: In what shards differ from each other.
-        plan: How training will split; empty without a world.
+        drift: Differences between shards.
+        plan: The split plan; empty without a training job.
     """
 
     shard_set: ShardSet
@@ -123,7 +124,7 @@ class SetReport:
     plan: dict[str, Any] = field(default_factory=dict)
 
     def note(self, finding: Finding) -> None:
-        """Take a defect down."""
+        """Add a defect."""
         self.findings.append(finding)
         self.num_defects += 1
 
@@ -149,7 +150,7 @@ class SetReport:
 
     @property
     def balance(self) -> dict[str, Any]:
-        """How even shards are; see :func:`shardwriter.inspect.document.balance_json`."""
+        """The balance of the shards; see :func:`balance_json`."""
         scans = [scan for _, scan in self.scans]
         return balance_json(
             [scan.path for scan in scans],
@@ -159,7 +160,7 @@ class SetReport:
 
     @property
     def kinds(self) -> Counter[str]:
-        """What payloads are; see :mod:`shardwriter.formats.record_kinds`."""
+        """Records by kind; see :mod:`shardwriter.formats.record_kinds`."""
         kinds: Counter[str] = Counter()
         for _, scan in self.scans:
             kinds += scan.kinds if scan.payloads is None else scan.payloads.kinds
@@ -167,7 +168,7 @@ class SetReport:
 
     @property
     def kinds_sampled(self) -> bool:
-        """Whether only some records of each file were looked at."""
+        """Whether kinds are of a sample of the records."""
         return self.kinds.total() < self.sizes.count
 
     def to_json(self) -> dict[str, Any]:
@@ -202,11 +203,11 @@ class SetReport:
 
 @dataclass
 class Report:
-    """All that ``shard-stats`` says.
+    """The report of ``shard-stats``.
 
     Attributes:
-        sets: One report a shard set.
-        check: What was proven.
+        sets: One report per shard set.
+        check: What was verified.
     """
 
     sets: list[SetReport]
@@ -230,17 +231,17 @@ class Report:
 
     @property
     def findings(self) -> list[Finding]:
-        """The defects that were kept."""
+        """The listed defects of all sets."""
         return [finding for report in self.sets for finding in report.findings]
 
     @property
     def num_defects(self) -> int:
-        """How many defects there are, those that were not kept included."""
+        """Number of defects, including those that are not listed."""
         return sum(report.num_defects for report in self.sets)
 
     @property
     def notes(self) -> list[str]:
-        """What is worth knowing and no defect."""
+        """The notes of all sets."""
         return [note for report in self.sets for note in report.notes]
 
     @property
@@ -260,17 +261,15 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """One line that says whether these shards are good; balance is largest over mean shard."""
-        num_records, num_files = self.sizes.count, len(self.scans)
-        what = f"{num_records:,} record{'s' * (num_records != 1)} in {num_files:,} shard"
-        what += "s" * (num_files != 1)
+        """One line that says whether the shards are good."""
+        good = f"{plural(self.sizes.count, 'record')} in {plural(len(self.scans), 'shard')}"
         if self.num_defects:
-            files = len({finding.path for finding in self.findings})
+            num_files = len({finding.path for finding in self.findings})
             return (
-                f"DAMAGED: {self.num_defects:,} defect{'s' * (self.num_defects != 1)} in "
-                f"{files:,} file{'s' * (files != 1)}; {what} are good"
+                f"DAMAGED: {plural(self.num_defects, 'defect')} in {plural(num_files, 'file')}; "
+                f"{good} are good"
             )
-        line = f"OK: {what}, {_PROOF[self.check]}, {balance_text(self.balance)}"
+        line = f"OK: {good}, {_PROOF[self.check]}, {balance_text(self.balance)}"
         policies = [policy for report in self.sets for policy in report.plan.get("policies", [])]
         num_hanging = sum(policy["hangs"] for policy in policies)
         if num_hanging:
@@ -278,10 +277,10 @@ class Report:
         return line
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON; keys are added in later versions, never renamed.
+        """Return the report as JSON, as described by ``stats.schema.json`` in this package.
 
-        ``stats.schema.json`` in this package describes it. What belongs to a set stands in
-        ``sets``; where there is only one, its features, labels and plan stand at the top too.
+        Later versions add keys and never rename them. If there is only one set, its features,
+        labels and plan are also at the top.
         """
         sizes = self.sizes
         sets = [report.to_json() for report in self.sets]
@@ -313,8 +312,8 @@ class Report:
 
 
 def _finding_text(finding: Finding) -> str:
-    place = "" if finding.record_index is None else f", record {finding.record_index:,}"
-    return clean(f"{finding.kind}: {finding.path}{place}: {finding.detail}")
+    record = "" if finding.record_index is None else f", record {finding.record_index:,}"
+    return clean(f"{finding.kind}: {finding.path}{record}: {finding.detail}")
 
 
 def _merged(scans: Iterable[FileScan]) -> RecordSizes:

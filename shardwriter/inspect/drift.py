@@ -1,7 +1,9 @@
-"""In what features differ between the shards of one set, as the report's ``drift``.
+"""The report's ``drift``: features that differ between the shards of one set.
 
-Shards of one set should be random pieces of one dataset. What is different by chance is not
-reported: see `inspection.features.outliers`.
+Shards should be random samples of one dataset. `find_outliers` compares ``counts``,
+``float64[s, k]``: counts of k outcomes in s shards. The worst shard is removed before the next one
+is searched, so it does not affect the comparison of the others. A deviation must be significant
+(bounds that hold for any distribution, with Bonferroni correction) and large.
 """
 
 from __future__ import annotations
@@ -19,24 +21,17 @@ from shardwriter.formats import Kind
 from shardwriter.inspect.feature_stats import FeatureSketch, FeatureStats, Range
 from shardwriter.inspect.sketches import ValueHistogram
 
-# Which shards have another distribution than the rest: tests that leave random data alone.
-#
-# All of them work on ``counts``, ``float64[s, k]``: how often each of k outcomes came in each of s
-# shards. The worst shard is taken out of the comparison before the next one is looked for, so that
-# it does not speak against those that are like each other. A deviation has to be both sure (bounds
-# that hold for any distribution, divided by the number of tests) and large.
-
 
 @dataclass(frozen=True)
 class Comparison:
-    """How to compare.
+    """A comparison of distributions.
 
     Attributes:
-        distance: ``"share"`` of the first of two outcomes; ``"total"`` variation; ``"order"``:
-            the largest distance between cumulated shares (Kolmogorov and Smirnov).
-        min_distance: What does not matter in practice, between 0 and 1.
-        log_alpha: Logarithm of the chance with which one test may err.
-        max_outliers: After so many the search ends.
+        distance: ``"share"``: difference of the first of two shares; ``"total"``: total variation
+            distance; ``"order"``: Kolmogorov-Smirnov distance.
+        min_distance: Smaller distances are ignored, between 0 and 1.
+        log_alpha: Logarithm of the significance level of one test.
+        max_outliers: Maximum number of outliers.
     """
 
     distance: Literal["share", "total", "order"]
@@ -51,9 +46,9 @@ class Outlier:
 
     Attributes:
         row: Its row.
-        distance: From the others that are like each other.
-        own: ``float64[k]``, its shares.
-        others: ``float64[k]``, those of the others.
+        distance: Distance from the shards that are not outliers.
+        own: ``float64[k]``: its shares.
+        others: ``float64[k]``: shares of the other shards.
     """
 
     row: int
@@ -65,12 +60,13 @@ class Outlier:
 def find_outliers(
     counts: NDArray[Any], num_records: NDArray[Any], test: Comparison
 ) -> Iterator[Outlier]:
-    """Find the rows that deviate from the rest, the worst first.
+    """Yield the rows that deviate from the rest, the worst first.
 
     Args:
-        counts: ``[s, k]``.
-        num_records: ``[s]``: independent observations of each row; those of one record are none.
-        test: How to compare.
+        counts: ``[s, k]``: counts of outcomes by shard.
+        num_records: ``[s]``: independent observations of each row; values of one record are
+            dependent.
+        test: The comparison.
     """
     left = np.flatnonzero((num_records > 0) & (counts.sum(axis=1) > 0))
     for _ in range(min(test.max_outliers, left.size // 2)):
@@ -79,11 +75,11 @@ def find_outliers(
         own = chosen / chosen.sum(axis=1, keepdims=True)
         others = rest / rest.sum(axis=1, keepdims=True)
         distance = _distance(own, others, test)
-        log_chance = _log_chance(own, others, sizes, distance, test)
-        suspect = (log_chance < test.log_alpha) & (distance >= test.min_distance)
+        log_probability = _log_probability(own, others, sizes, distance, test)
+        suspect = (log_probability < test.log_alpha) & (distance >= test.min_distance)
         if not suspect.any():
             return
-        # Of two that differ from each other alone, the smaller one; then the later one.
+        # Ties, as between only two shards: the smaller shard, then the later one.
         key = np.where(suspect, distance, -1.0)
         tied = np.flatnonzero(np.isclose(key, key.max()))
         worst = int(tied[np.lexsort((-tied, sizes[tied]))[0]])
@@ -102,43 +98,43 @@ def _distance(
     return np.asarray(np.abs(np.cumsum(apart, axis=1)).max(axis=1))
 
 
-def _log_chance(
+def _log_probability(
     own: NDArray[np.float64],
     others: NDArray[np.float64],
     sizes: NDArray[np.float64],
     distance: NDArray[np.float64],
     test: Comparison,
 ) -> NDArray[np.float64]:
-    """Bound the logarithm of the chance of such a distance among shards that are alike."""
+    """Return an upper bound of the log-probability of such a distance between equal shards."""
     rest = sizes.sum() - sizes
     effective = sizes * rest / (sizes + rest)
     if test.distance == "share":
-        # Chernoff's bound, with the share of the others as if it were one record less sure.
-        told = (others[:, 0] * rest + 0.5) / (rest + 1)
-        return np.asarray(-effective * _divergence(own[:, 0], told) + np.log(2))
-    # Massart's constant for the order; for k outcomes, the union over their 2^k subsets.
+        # Chernoff's bound; the share of the others is smoothed by half a record of each outcome.
+        smoothed = (others[:, 0] * rest + 0.5) / (rest + 1)
+        return np.asarray(-effective * _divergence(own[:, 0], smoothed) + np.log(2))
+    # "order": DKW inequality with Massart's constant; "total": union over 2^k subsets of outcomes.
     log_subsets = np.log(2) * (1 if test.distance == "order" else own.shape[1])
     return np.asarray(log_subsets - 2 * effective * distance**2)
 
 
 def _divergence(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return Kullback's and Leibler's divergence of two coins."""
+    """Return the Kullback-Leibler divergence of two Bernoulli distributions."""
     with np.errstate(divide="ignore", invalid="ignore"):
         heads = np.where(a > 0, a * np.log(a / b), 0.0)
         tails = np.where(a < 1, (1 - a) * np.log((1 - a) / (1 - b)), 0.0)
     return np.asarray(heads + tails)
 
 
-_ALPHA: Final = 1e-6  # chance of a false alarm in a whole set
+_ALPHA: Final = 1e-6  # probability of a false alarm in a set
 _MIN_SHARE: Final = 0.05
 _MIN_VALUES: Final = 0.1
-_MIN_SPREADS: Final = 0.5  # a mean that is as many standard deviations off
+_MIN_SPREADS: Final = 0.5  # difference of means, in standard deviations
 _MAX_CATEGORIES: Final = 512
-_MAX_PER_FEATURE: Final = 16  # shards that are named, of each kind of drift
+_MAX_PER_FEATURE: Final = 16  # listed shards of each kind of drift
 
 
 class _Shards(NamedTuple):
-    """What a feature is in each shard that has records."""
+    """A feature in each non-empty shard."""
 
     name: str
     sketches: list[FeatureSketch | None]
@@ -147,7 +143,7 @@ class _Shards(NamedTuple):
 
 
 class _Deviation(NamedTuple):
-    """One entry, of a shard that is known by its row."""
+    """An entry of ``drift``, with the shard's row."""
 
     kind: str
     row: int
@@ -157,13 +153,10 @@ class _Deviation(NamedTuple):
 
 
 def find_drift(per_shard: Sequence[tuple[int, str, FeatureStats]]) -> list[dict[str, Any]]:
-    """Find the features that are different in some shards of a set.
+    """Return the report's ``drift``, by feature, with at most 16 shards of each kind of drift.
 
     Args:
         per_shard: Shard index, path and statistics of each shard.
-
-    Returns:
-        The report's ``drift``, by feature; at most 16 shards of each kind of drift.
     """
     for _, _, stats in per_shard:
         stats.flush()
@@ -220,7 +213,7 @@ def _deviations(shards: _Shards) -> Iterator[_Deviation]:
 
 
 def _share(shards: _Shards, counts: Sequence[tuple[int, int]]) -> Iterator[Outlier]:
-    """Compare shares: ``counts`` has (with it, without it) of each shard."""
+    """Yield outliers of a share; ``counts`` has (with, without) of each shard."""
     table = np.array(counts, np.float64)
     test = Comparison("share", _MIN_SHARE, shards.log_alpha, _MAX_PER_FEATURE)
     return find_outliers(table, table.sum(axis=1), test)
@@ -248,7 +241,7 @@ def _unset(shards: _Shards) -> Iterator[_Deviation]:
 
 
 def _kinds(shards: _Shards, kind: Kind) -> Iterator[_Deviation]:
-    """A kind that is not that of most records breaks a parser: one record is enough."""
+    """Yield shards with records of another kind: a single one breaks a parser."""
     named = 0
     for row, sketch in enumerate(shards.sketches):
         others = {} if sketch is None else {k: n for k, n in sketch.kinds.items() if k != kind}
@@ -262,7 +255,7 @@ def _kinds(shards: _Shards, kind: Kind) -> Iterator[_Deviation]:
 def _means(
     shards: _Shards, kind: str, what: str, of: Callable[[FeatureSketch], Range | None]
 ) -> Iterator[_Deviation]:
-    """Compare means of sizes, in standard deviations; those that never vary, exactly."""
+    """Yield shards with deviating mean sizes, in standard deviations; constant sizes, exactly."""
     ranges = [None if sketch is None else of(sketch) for sketch in shards.sketches]
     left = [row for row, found in enumerate(ranges) if found is not None and found.count]
     for _ in range(min(_MAX_PER_FEATURE, len(left) // 2)):
@@ -272,7 +265,7 @@ def _means(
         )
         for row in left:
             own = _moments(ranges[row])
-            # Observations of one record depend on each other: no more of them than records.
+            # Values of one record are dependent: at most one observation per record.
             weight = min(1.0, int(shards.num_records[row]) / own[0])
             step = _difference(own, (count - own[0], total - own[1], squares - own[2]), weight)
             if step is None or step[1] >= shards.log_alpha:
@@ -285,12 +278,12 @@ def _means(
             return
         _, row, mean, others = worst
         left.remove(row)
-        detail = f"{_number(mean)} {what} on the average, {_number(others)} in other shards"
+        detail = f"{_number(mean)} {what} on average, {_number(others)} in other shards"
         yield _Deviation(kind, row, detail, _number(others), _number(mean))
 
 
 def _odd_lengths(shards: _Shards) -> Iterator[_Deviation]:
-    """Find shards where lengths vary that are fixed in most others, which breaks a parser."""
+    """Yield shards with varying lengths if most have a fixed length: they break a parser."""
     ranges = {row: s.lengths for row, s in enumerate(shards.sketches) if s and s.lengths.count}
     fixed = Counter[int]()
     for found in ranges.values():
@@ -304,9 +297,9 @@ def _odd_lengths(shards: _Shards) -> Iterator[_Deviation]:
         return
     share = sum(ranges[row].count for row in odd) / sum(f.count for f in ranges.values())
     number = sum(ranges[row].least_other_than(length) for row in odd)
-    # That all of them fall into so few shards by chance, whichever shards these are.
-    log_chance = number * math.log(share) + math.log(math.comb(len(ranges), len(odd)))
-    if log_chance >= shards.log_alpha:
+    # The probability that all of them are in so few shards, over all choices of these shards.
+    log_probability = number * math.log(share) + math.log(math.comb(len(ranges), len(odd)))
+    if log_probability >= shards.log_alpha:
         return
     for row in odd[:_MAX_PER_FEATURE]:
         span = f"{ranges[row].min} to {ranges[row].max}"
@@ -326,13 +319,13 @@ def _moments(found: Range | None) -> tuple[int, int, int]:
 def _difference(
     own: tuple[int, int, int], others: tuple[int, int, int], weight: float
 ) -> tuple[float, float] | None:
-    """Return how far two means are apart, and bound the logarithm of the chance of it."""
+    """Return the distance of two means and a bound of its log-probability; None if too small."""
     means = [total / count for count, total, _ in (own, others)]
     spreads = [
         max(0.0, squares / count - (total / count) ** 2) for count, total, squares in (own, others)
     ]
     step = abs(means[0] - means[1])
-    # Squares of large numbers leave a rest: a spread below it is none.
+    # Rounding errors of squares of large numbers: a smaller spread counts as 0.
     noise = 1e-7 * max(map(abs, means))
     spread = math.sqrt(max(spreads))
     if spread <= noise:
@@ -341,7 +334,7 @@ def _difference(
         return None
     sizes = own[0] * weight, others[0] * weight
     error = spreads[0] / sizes[0] + spreads[1] / sizes[1]
-    # With few observations a mean is not normal yet: at least 30 make sure.
+    # The mean of fewer than 30 observations is not nearly normal.
     if min(sizes) < 30:
         return None
     return step / spread, -step * step / (2 * max(error, noise))
@@ -377,7 +370,7 @@ def _formats(shards: _Shards) -> Iterator[_Deviation]:
 
 
 def _categories(shards: _Shards) -> Iterator[_Deviation]:
-    """Compare the shares of texts that come again and again."""
+    """Yield shards with deviating shares of repeated texts."""
     counts: list[Mapping[bytes, int]] = []
     for sketch in shards.sketches:
         found = {} if sketch is None or sketch.blobs is None else sketch.blobs.top_counts()
@@ -406,13 +399,13 @@ def _compared(
 
 
 def _no_numbers(shards: _Shards, kind: Kind) -> Iterator[_Deviation]:
-    """Compare the shares of NaN and infinity."""
+    """Yield shards with deviating shares of NaN and infinity."""
     rows = []
     for sketch, num_records in zip(shards.sketches, shards.num_records.tolist(), strict=True):
         stats = None if sketch is None else sketch.numbers.get(kind)
         count = 0 if stats is None else stats.count
         odd = 0 if stats is None else count - stats.num_finite
-        # As if a record had one number: those of a record depend on each other.
+        # Numbers of one record are dependent: scaled to one number per record.
         scale = min(1.0, num_records / count) if count else 0.0
         rows.append((odd * scale, (count - odd) * scale))
     table = np.array(rows, np.float64)
@@ -424,9 +417,9 @@ def _no_numbers(shards: _Shards, kind: Kind) -> Iterator[_Deviation]:
 
 
 def _numbers(shards: _Shards, kind: Kind) -> Iterator[_Deviation]:
-    """Compare distributions of numbers, by the largest distance between cumulated shares."""
+    """Yield shards with deviating distributions of numbers, by Kolmogorov-Smirnov distance."""
     stats = [None if sketch is None else sketch.numbers.get(kind) for sketch in shards.sketches]
-    whole = ValueHistogram(kind == "float")  # as coarse as all of them together have to be
+    whole = ValueHistogram(kind == "float")  # has the resolution of all shards together
     for found in stats:
         if found is not None:
             whole.merge(found.histogram)
@@ -440,12 +433,12 @@ def _numbers(shards: _Shards, kind: Kind) -> Iterator[_Deviation]:
     for outlier in find_outliers(table, sizes, test):
         own = stats[outlier.row]
         assert own is not None
-        # The others' mean is that of all others, be they outliers too.
+        # The mean of all other shards, including other outliers.
         rest = [s for row, s in enumerate(stats) if s is not None and row != outlier.row]
         count = sum(s.num_finite for s in rest)
         mean = sum(s.mean * s.num_finite for s in rest) / max(1, count)
         detail = (
-            f"another distribution (distance {outlier.distance:.2f}): mean {_number(own.mean)}, "
+            f"different distribution (distance {outlier.distance:.2f}): mean {_number(own.mean)}, "
             f"{_number(mean)} in other shards"
         )
         yield _Deviation("values", outlier.row, detail, _number(mean), _number(own.mean))

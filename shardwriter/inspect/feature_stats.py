@@ -1,7 +1,8 @@
 """Statistics of the features of many records: presence, kinds, lengths, values.
 
-They are gathered column by column, shard by shard, and merge: statistics of two pieces together
-are those of the whole.
+`FeatureStats` has a `FeatureSketch` per feature, with `NumberStats` and `BlobStats` of its values.
+All of them merge: the statistics of two parts are those of the whole. Only the last digits of mean
+and deviation, and the rarer of the top values, depend on the order and division of the data.
 """
 
 from __future__ import annotations
@@ -41,16 +42,14 @@ from shardwriter.inspect.sketches import (
     rank,
 )
 
-# The least, the mean and the most of sizes: lengths of lists, bytes, pixels.
-
 
 class Range:
-    """Least, mean and most of integers; it merges exactly.
+    """Minimum, mean and maximum of integers (lengths, bytes, pixels); it merges exactly.
 
     Attributes:
-        count: Numbers.
+        count: Number of integers.
         total: Their sum.
-        squares: The sum of their squares.
+        squares: Sum of their squares.
         min: The smallest; None without any.
         max: The largest; None without any.
     """
@@ -63,7 +62,7 @@ class Range:
         self.max: int | None = None
 
     def add(self, value: int, count: int = 1) -> None:
-        """Add a number that comes ``count`` times."""
+        """Add a number ``count`` times."""
         if count:
             self._join(count, value * count, value * value * count, value, value)
 
@@ -87,7 +86,7 @@ class Range:
         self.max = high if self.max is None else max(self.max, high)
 
     def least_other_than(self, value: int) -> int:
-        """Return a lower bound of how many of the numbers are not this one."""
+        """Return a lower bound of the count of other numbers than this one."""
         if self.min is None or self.max is None:
             return 0
         farthest = max(abs(self.min - value), abs(self.max - value))
@@ -95,26 +94,24 @@ class Range:
         return -(-away // (farthest * farthest)) if farthest else 0
 
     def to_json(self) -> dict[str, Any] | None:
-        """Return the range; None without numbers."""
+        """Return the range as JSON; None without numbers."""
         if not self.count:
             return None
         return {"max": self.max, "mean": self.total / self.count, "min": self.min}
 
 
-# Images among the byte strings of a feature: formats and sizes in pixels, from their headers.
-
-_FIRST_BYTES: Final = frozenset(b"\xff\x89GRBIM")  # of the formats that `images` knows
+_FIRST_BYTES: Final = frozenset(b"\xff\x89GRBIM")  # of the known image formats
 _SMALLEST_BYTES: Final = 26  # the header of the smallest BMP; a GIF of one pixel takes 35
 
 
 class ImageStats:
-    """Formats and sizes of images; it merges exactly.
+    """Formats and sizes of the images among byte strings, from their headers; it merges exactly.
 
     Attributes:
-        formats: Images by format, those that are broken among them.
-        num_broken: Images whose header breaks off before it tells a size.
-        height: In pixels, of the others.
-        width: In pixels, of the others.
+        formats: Images by format, including broken ones.
+        num_broken: Images with a header that ends before the size.
+        height: Heights of the other images, in pixels.
+        width: Widths of the other images, in pixels.
     """
 
     def __init__(self) -> None:
@@ -124,7 +121,7 @@ class ImageStats:
         self.width = Range()
 
     def add(self, value: bytes, count: int = 1) -> None:
-        """Count a value that comes ``count`` times, if it is an image."""
+        """Add a value ``count`` times, if it is an image."""
         if len(value) < _SMALLEST_BYTES or value[0] not in _FIRST_BYTES:
             return
         found = image_format(value[:16])
@@ -147,7 +144,7 @@ class ImageStats:
         self.width.merge(other.width)
 
     def to_json(self) -> dict[str, Any] | None:
-        """Return the report's ``images``; None where there are none."""
+        """Return the report's ``images``; None without images."""
         if not self.formats:
             return None
         return {
@@ -158,21 +155,18 @@ class ImageStats:
         }
 
 
-# Statistics of the byte strings of one feature: sizes, text or not, values, images.
-
-MAX_VALUE_BYTES: Final = 256  # longer values are no candidates for the most frequent ones
-# Short values are held until there are so many, so that few at a time cost no more than many.
-_FLUSH_BLOBS: Final = 1 << 14
-_TEXT_BYTES: Final = 1024  # of a long value that are looked at to tell whether it is text
+MAX_VALUE_BYTES: Final = 256  # longer values are not candidates for the most frequent values
+_FLUSH_BLOBS: Final = 1 << 14  # short values are buffered and counted in batches of this size
+_TEXT_BYTES: Final = 1024  # of a long value that decide whether it is text
 
 
 class BlobStats:
-    """Statistics of byte strings.
+    """Statistics of the byte strings of one feature.
 
     Attributes:
-        sizes: In bytes.
-        images: Those among them that are images.
-        num_binary: Values that are not UTF-8, or have NULs; of long ones the beginning counts.
+        sizes: Sizes in bytes.
+        images: Statistics of the images among them.
+        num_binary: Values that are not UTF-8 or contain NUL; long ones by their beginning.
     """
 
     def __init__(self) -> None:
@@ -181,22 +175,22 @@ class BlobStats:
         self.images = ImageStats()
         self.num_binary = 0
         self._top = TopValues()  # of short values
-        self._distinct = DistinctValues()  # of long values, and of short ones when they are many
+        self._distinct = DistinctValues()  # of long values, and of short ones if they are many
 
     def add(self, values: Sequence[bytes]) -> None:
-        """Add values; short ones may be held for a while."""
+        """Add values; short ones may be buffered."""
         sizes = np.fromiter(map(len, values), np.int64, len(values))
         self.sizes.add_all(sizes)
         long = sizes > MAX_VALUE_BYTES
         if long.any():
-            self._take_long(list(compress(values, long.tolist())))
+            self._add_long(list(compress(values, long.tolist())))
             values = list(compress(values, (~long).tolist()))
         self._pending += values
         if len(self._pending) >= _FLUSH_BLOBS:
             self.flush()
 
     def flush(self) -> None:
-        """Count what is held; everything but `add` needs that before."""
+        """Count the buffered values; needed before everything but `add`."""
         pending, self._pending = self._pending, []
         if not pending:
             return
@@ -210,7 +204,7 @@ class BlobStats:
         if not self._top.is_exact:
             self._distinct.add(hash_blobs([*before, *counts]))
 
-    def _take_long(self, values: list[bytes]) -> None:
+    def _add_long(self, values: list[bytes]) -> None:
         for value in values:
             self.images.add(value)
             self.num_binary += not _begins_as_text(value)
@@ -232,17 +226,17 @@ class BlobStats:
 
     @property
     def is_text(self) -> bool:
-        """Whether there are values and all are texts; `flush` first."""
+        """Whether there are values and all are text; `flush` first."""
         return self.num_binary == 0 and self.sizes.count > 0
 
     def top_counts(self) -> dict[bytes, int] | None:
-        """Return all values with their counts; None where there are too many or too long ones."""
+        """Return all values with their counts; None if they are too many or too long."""
         self.flush()
         is_all = self._top.is_exact and not self._distinct.hashes.size
         return self._top.counts if is_all else None
 
     def num_distinct(self) -> tuple[int, int, int]:
-        """Return how many different values there are, and bounds of it."""
+        """Return the estimated number of distinct values, with a lower and an upper bound."""
         self.flush()
         found, low, high = self._distinct.estimate()
         if not self._top.is_exact:
@@ -251,25 +245,25 @@ class BlobStats:
         return found + num_short, low + num_short, high + num_short
 
     def top(self, num_values: int) -> tuple[list[tuple[bytes, int]], int]:
-        """Return the most frequent short values, with counts that may be too small by the last."""
+        """Return the most frequent short values with counts, and the counts' maximum error."""
         self.flush()
         return self._top.most_common(num_values), self._top.num_missed
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with nothing held."""
+        """Return the state for pickling, with nothing buffered."""
         self.flush()
         return self.__dict__
 
 
 def blob_json(value: bytes) -> str | dict[str, str]:
-    """Return a value for JSON: a text, or base64 of what is none."""
+    """Return a value for JSON: as text, or as base64 if it is not text."""
     if _is_text([value]):
         return value.decode()
     return {"base64": base64.b64encode(value).decode()}
 
 
 def _is_text(values: Iterable[bytes]) -> bool:
-    # A line feed ends no UTF-8 sequence, so one that is cut off stays wrong.
+    # A line feed never completes a UTF-8 sequence, so joining hides no error.
     joined = b"\n".join(values)
     try:
         joined.decode()
@@ -283,40 +277,36 @@ def _begins_as_text(value: bytes) -> bool:
     try:
         head.decode()
     except UnicodeDecodeError as error:
-        # The cut may go through the last letter.
+        # The cut may be inside the last character.
         if len(head) == len(value) or error.end < len(head) or error.start < len(head) - 3:
             return False
     return b"\0" not in head
 
 
-# Statistics of the numbers of one feature: moments, what is no number, quantiles, values.
-#
-# All but the last digits of mean and deviation, and the rarer of the top values of integers, is the
-# same for any order and division of the numbers.
-
 QUANTILES: Final = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-# Numbers are held until there are so many, so that few at a time cost no more than many.
-_FLUSH: Final = 1 << 15
+_FLUSH: Final = 1 << 15  # numbers are buffered and counted in batches of this size
 _FIRST: Final = 1 << 11
-_LARGE: Final = 1 << 40  # from here on the digits behind may be all that integers differ in
-_DIGITS: Final = 12  # of a sum of floats, whatever the order of summation
+_LARGE: Final = 1 << 40  # larger integers may only differ in their last digits
+_DIGITS: Final = 12  # of a sum of floats that do not depend on the order of summation
 
 
 class NumberStats:
-    """Statistics of int64 or float32 numbers; NaN and the infinities are counted and left out.
+    """Statistics of the numbers of one feature: moments, quantiles, frequent values.
+
+    NaN and infinities are only counted.
 
     Args:
-        is_float: Which of the two.
+        is_float: Whether numbers are float32; else int64.
 
     Attributes:
         count: Numbers, finite or not.
-        num_finite: Those that are neither NaN nor infinite.
-        num_zero: Those that are 0.
-        num_nan: Those that are NaN.
-        num_inf: Those that are infinite.
-        min: The smallest finite one, an int for integers; None without any.
-        max: The largest, likewise.
-        histogram: Of the finite ones.
+        num_finite: Finite numbers.
+        num_zero: Zeros.
+        num_nan: NaN.
+        num_inf: Infinities.
+        min: The smallest finite number, an int for integers; None without any.
+        max: The largest finite number, an int for integers; None without any.
+        histogram: Histogram of the finite numbers.
     """
 
     def __init__(self, is_float: bool) -> None:
@@ -326,45 +316,45 @@ class NumberStats:
         self.count = self.num_finite = self.num_zero = self.num_nan = self.num_inf = 0
         self.min: float | int | None = None
         self.max: float | int | None = None
-        self._origin = 0  # what integers are measured from, where floats do not tell them apart
-        self._mean = 0.0  # of the finite ones, from the origin
-        self._squares = 0.0  # of the distances from the mean
+        self._origin = 0  # subtracted from large integers, which float64 can not distinguish
+        self._mean = 0.0  # of the finite numbers, minus the origin
+        self._squares = 0.0  # sum of squared distances from the mean
         self.histogram = ValueHistogram(is_float)
-        self._distinct = DistinctValues()  # filled when the histogram is no longer exact
-        self._top = TopValues()  # likewise; of floats those that repeat most, for the quantiles
+        self._distinct = DistinctValues()  # filled when the histogram is not exact any longer
+        self._top = TopValues()  # likewise; of floats only the most repeated, for quantiles
 
     @property
     def mean(self) -> float:
-        """Mean of the finite ones; 0 without any."""
+        """Mean of the finite numbers; 0 without any."""
         return self._origin + self._mean
 
     @property
     def std(self) -> float:
-        """Their standard deviation, that of a population; 0 without any."""
+        """Population standard deviation of the finite numbers; 0 without any."""
         return math.sqrt(self._squares / self.num_finite) if self.num_finite else 0.0
 
     def add(self, values: NDArray[np.int64] | NDArray[np.float32]) -> None:
-        """Add ``int64[n]`` or ``float32[n]``, which is held for a while and must not change."""
+        """Add ``int64[n]`` or ``float32[n]``, which is buffered and must not change."""
         self._pending.append(values)
         self._num_pending += values.size
         if self._num_pending >= _FLUSH:
             self.flush()
 
     def flush(self) -> None:
-        """Count what is held; everything but `add` needs that before."""
+        """Count the buffered values; needed before everything but `add`."""
         pending, self._pending, self._num_pending = self._pending, [], 0
         if not pending:
             return
         values = np.concatenate(pending) if len(pending) > 1 else pending[0]
         at = 0
         while at < values.size:
-            # The first ones decide how coarse the histogram is and which hashes matter; twice as
-            # many at a time then never have much to sort.
+            # The first numbers set the histogram's resolution and the hashes' limit; batches of
+            # doubling size then have little to sort.
             size = min(_FLUSH, max(_FIRST, self.count))
-            self._take(values[at : at + size])
+            self._add_batch(values[at : at + size])
             at += size
 
-    def _take(self, values: NDArray[Any]) -> None:
+    def _add_batch(self, values: NDArray[Any]) -> None:
         num_values = values.size
         low, high = values.min().item(), values.max().item()
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -381,15 +371,15 @@ class NumberStats:
                 origin, exact = _from_origin(values, low, high)
             mean = float(exact.mean())
             exact -= mean
-            exact *= exact  # no np.dot: it may use threads, and then sums in an order of its own
+            exact *= exact  # not np.dot: with threads its order of summation varies
             self._join(values.size, low, high, origin, mean, float(exact.sum()))
         self.count += num_values
         if not values.size:
             return
         if self._is_float:
-            self._take_floats(values)
+            self._add_floats(values)
         else:
-            self._take_integers(*count_integers(values))
+            self._add_integers(*count_integers(values))
 
     def _join(
         self,
@@ -411,8 +401,8 @@ class NumberStats:
         self._squares += squares + step * step * mine * count / (mine + count)
         self.num_finite += count
 
-    def _take_floats(self, values: NDArray[np.float32]) -> None:
-        before = self._kept()
+    def _add_floats(self, values: NDArray[np.float32]) -> None:
+        before = self._exact_values()
         repeated = self.histogram.add_floats(values)
         if self.histogram.is_exact:
             return
@@ -423,23 +413,23 @@ class NumberStats:
             hashed = hashed[hashed < np.uint32(int(self._distinct.hashes[-1]) >> 32)]
         self._distinct.add(hashed.astype(np.uint64) << np.uint64(32))
 
-    def _take_integers(self, values: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        before = self._kept()
+    def _add_integers(self, values: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        before = self._exact_values()
         self.histogram.add_integers(values, counts)
         if not self.histogram.is_exact:
             self._spill(before)
             self._spill((values, counts))
 
-    def _kept(self) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
-        """Return the values of an exact histogram, with their counts."""
+    def _exact_values(self) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
+        """Return the values of an exact histogram with their counts; None if it is not exact."""
         histogram = self.histogram
         return (histogram.values, histogram.counts) if histogram.is_exact else None
 
-    def _spill(self, kept: tuple[NDArray[Any], NDArray[np.int64]] | None) -> None:
-        """Move values over that the histogram no longer tells apart."""
-        if kept is None or not kept[0].size:
+    def _spill(self, counted: tuple[NDArray[Any], NDArray[np.int64]] | None) -> None:
+        """Add the values of a formerly exact histogram to the sketches."""
+        if counted is None or not counted[0].size:
             return
-        values, counts = kept
+        values, counts = counted
         if self._is_float:
             self._distinct.add(
                 hash_halves(values.view(np.uint32)).astype(np.uint64) << np.uint64(32)
@@ -459,7 +449,7 @@ class NumberStats:
         self.num_zero += other.num_zero
         self.num_nan += other.num_nan
         self.num_inf += other.num_inf
-        mine, theirs = self._kept(), other._kept()
+        mine, theirs = self._exact_values(), other._exact_values()
         self.histogram.merge(other.histogram)
         if not self.histogram.is_exact:
             self._spill(mine)
@@ -487,7 +477,7 @@ class NumberStats:
             found, error = self.histogram.quantiles(QUANTILES, self.min, self.max, repeated)
             entry["quantile_rank_error"] = _rounded(error)
             entry["mean"], entry["std"] = self._rounded_mean(), _rounded(self.std)
-            # Large integers may differ in the digits behind; quantiles have no rest of a sum.
+            # Quantiles of large integers are not rounded: they are not sums.
             entry["quantiles"] = {
                 str(q): _rounded(v) if abs(v) < 10**_DIGITS else v
                 for q, v in zip(QUANTILES, found, strict=True)
@@ -497,22 +487,22 @@ class NumberStats:
     def _rounded_mean(self) -> float:
         if self._is_float:
             return _rounded(self.mean)
-        # By the spread, which is the same wherever integers were measured from.
+        # Rounded relative to the standard deviation, which does not depend on the origin.
         mean = Fraction(self._origin) + Fraction(self._mean)
         digits = _DIGITS - 1 - math.floor(math.log10(self.std)) if self.std else _DIGITS
         return float(round(mean, digits))
 
     def num_distinct(self) -> tuple[int, int, int]:
-        """Return how many different finite numbers there are, and bounds of it."""
+        """Return the estimated number of distinct finite numbers, with bounds."""
         self.flush()
         if self.histogram.is_exact:
             return (self.histogram.keys.size,) * 3
         return self._distinct.estimate()
 
     def top(self, num_values: int) -> tuple[list[tuple[float | int, int]], int]:
-        """Return the most frequent numbers, with counts that may be too small by the last item.
+        """Return the most frequent numbers with counts, and the counts' maximum error.
 
-        Of floats there are none when there are many.
+        Many different floats have no frequent numbers.
         """
         self.flush()
         if self.histogram.is_exact:
@@ -523,13 +513,13 @@ class NumberStats:
         return self._top.most_common(num_values), self._top.num_missed
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with nothing held."""
+        """Return the state for pickling, with nothing buffered."""
         self.flush()
         return self.__dict__
 
 
 def _from_origin(values: NDArray[np.int64], low: int, high: int) -> tuple[int, NDArray[np.float64]]:
-    """Measure integers from one that is near, where they are large and near each other."""
+    """Return an origin and the integers minus it; it is 0 unless they are large and close."""
     if min(abs(low), abs(high)) < _LARGE or high - low >= _LARGE:
         return 0, values.astype(np.float64)
     return low, (values - low).astype(np.float64)
@@ -541,8 +531,7 @@ def _rounded(value: float) -> float:
 
 MAX_FEATURES: Final = 4096
 NUM_TOP: Final = 10
-# Each sketch holds values for a while; of thousands of features that would be too much memory.
-_MAX_HELD: Final = 1 << 20
+_MAX_BUFFERED: Final = 1 << 20  # values buffered by all sketches together
 
 _Cell: TypeAlias = "Values | Unset | None"
 
@@ -551,11 +540,11 @@ class FeatureSketch:
     """Statistics of one feature.
 
     Attributes:
-        present: Records that have it, with a kind or without.
-        unset: Records that have it without a kind.
-        kinds: Records by the kind of their values; of a feature list a record may have several.
-        lengths: Values of a record, where there is a kind; of a feature list, of a step.
-        steps: Of a feature list: steps of a record; else None.
+        present: Records that have the feature, with or without a kind.
+        unset: Records that have the feature without a kind.
+        kinds: Records by the kind of their values; a feature list may have several per record.
+        lengths: Values per record with a kind; of a feature list, per step.
+        steps: Steps per record of a feature list; else None.
         numbers: Statistics of int64 and of float values, by kind.
         blobs: Statistics of bytes values.
     """
@@ -569,7 +558,7 @@ class FeatureSketch:
         self.blobs: BlobStats | None = None
 
     def add(self, column: PlainColumn) -> None:
-        """Add the values of the records that have it, as `decode_plain_parts` gives them."""
+        """Add the values of the records that have the feature, from `decode_plain_parts`."""
         if isinstance(column, SingleBlobs):
             self.present += len(column)
             self.lengths.add(1, len(column))
@@ -612,7 +601,7 @@ class FeatureSketch:
             self.kinds[kind] = self.kinds.get(kind, 0) + number
 
     def _add_cells(self, cells: Sequence[Any]) -> dict[Kind, int]:
-        """Add lists of values; return how many there are by kind."""
+        """Add lists of values, and return their number by kind."""
         if not cells:
             return {}
         lengths = np.fromiter(map(len, cells), np.int64, len(cells))
@@ -667,19 +656,19 @@ class FeatureSketch:
 
     @property
     def kind(self) -> Kind | None:
-        """The kind that most records have; None where all are unset."""
+        """The most frequent kind; None if all are unset."""
         return min(self.kinds, key=lambda kind: (-self.kinds[kind], kind), default=None)
 
     @property
     def dtype(self) -> str | None:
-        """The type that a manifest would name, as far as records tell."""
+        """The dtype as in a manifest, as far as the records show it."""
         if self.kind == "bytes":
             return "string" if self.blobs is not None and self.blobs.is_text else "bytes"
         return {"int64": "int64", "float": "float32"}.get(self.kind or "")
 
     @property
     def shape(self) -> list[int | None] | None:
-        """The shape that a manifest would name: ``[]``, ``[k]``, or ``[None]`` where it varies."""
+        """The shape as in a manifest: ``[]``, ``[k]``, or ``[None]`` if it varies."""
         low, high = self.lengths.min, self.lengths.max
         if low is None:
             return None
@@ -688,14 +677,14 @@ class FeatureSketch:
         return [] if low == 1 else [low]
 
     def flush(self) -> None:
-        """Count all that is held."""
+        """Count all buffered values."""
         for stats in self.numbers.values():
             stats.flush()
         if self.blobs is not None:
             self.blobs.flush()
 
     def to_json(self, num_records: int) -> dict[str, Any]:
-        """Return the report's entry of a feature, of so many records."""
+        """Return the report's entry of the feature in ``num_records`` records."""
         self.flush()
         kind = self.kind
         values: NumberStats | BlobStats | None = self.blobs
@@ -703,7 +692,7 @@ class FeatureSketch:
             values = self.numbers[kind] if kind is not None else None
         distinct, low, high = (0, 0, 0) if values is None else values.num_distinct()
         if values is not None:
-            # An estimate may be beyond what there can be.
+            # An estimate may exceed the number of values.
             most = values.num_finite if isinstance(values, NumberStats) else values.sizes.count
             distinct, low, high = (min(number, most) for number in (distinct, low, high))
         found, num_missed = ([], 0) if values is None else values.top(NUM_TOP)
@@ -750,47 +739,47 @@ def _kind_of(dtype: np.dtype[Any]) -> Kind:
 class FeatureStats:
     """Statistics of all features of some records.
 
-    Of more than `MAX_FEATURES` features those are kept whose names come first.
+    Of more than `MAX_FEATURES` features only the first in alphabetical order are included.
 
     Attributes:
         num_records: Examples and SequenceExamples.
-        features: By name, as :mod:`shardwriter.formats.sequence_example` spells it: a list ``x`` is
-            ``x[]``.
-        has_all: Whether none was left out.
+        features: By name, as in :mod:`shardwriter.formats.sequence_example`: a feature list ``x``
+            is ``x[]``.
+        has_all: Whether all features are included.
     """
 
     def __init__(self) -> None:
         self.num_records = 0
         self.features: dict[str, FeatureSketch] = {}
         self.has_all = True
-        self._num_held = 0  # cells since the sketches were flushed
+        self._num_buffered = 0  # cells since the sketches were flushed
 
     def add(self, columns: Mapping[str, PlainColumn], num_records: int) -> None:
         """Add a batch of records.
 
         Args:
             columns: By feature, the values of the records that have it.
-            num_records: How many records there are.
+            num_records: Number of records.
         """
         self.num_records += num_records
         spelled = {feature_spelling(name): column for name, column in columns.items()}
-        for name in self._kept(spelled):
+        for name in self._select(spelled):
             self._sketch(name).add(spelled[name])
-            self._num_held += len(spelled[name])
-        if self._num_held >= _MAX_HELD:
+            self._num_buffered += len(spelled[name])
+        if self._num_buffered >= _MAX_BUFFERED:
             self.flush()
 
     def add_lists(self, records: Iterable[Mapping[str, Sequence[Values | None]]]) -> None:
         """Add the feature lists of SequenceExamples whose contexts are counted by `add`."""
         for lists in records:
             spelled = {list_spelling(name): steps for name, steps in lists.items()}
-            for name in self._kept(spelled):
+            for name in self._select(spelled):
                 self._sketch(name, is_list=True).add_steps(spelled[name])
 
-    def _kept(self, names: Collection[str]) -> Collection[str]:
-        """Return those of some names that are kept; features behind them are dropped.
+    def _select(self, names: Collection[str]) -> Collection[str]:
+        """Return the names that are included, and drop features that are not any longer.
 
-        Names are chosen before anything is made for them: a record may have millions.
+        Names are selected before sketches are created: a record may have millions of features.
         """
         known = self.features
         if len(known) + len(names) <= MAX_FEATURES:
@@ -799,9 +788,9 @@ class FeatureStats:
         dropped = [name for name in known if name not in first]
         for name in dropped:
             del known[name]
-        kept = [name for name in names if name in first]
-        self.has_all = self.has_all and not dropped and len(kept) == len(names)
-        return kept
+        selected = [name for name in names if name in first]
+        self.has_all = self.has_all and not dropped and len(selected) == len(names)
+        return selected
 
     def _sketch(self, name: str, *, is_list: bool = False) -> FeatureSketch:
         sketch = self.features.get(name)
@@ -813,15 +802,15 @@ class FeatureStats:
         """Add the statistics of other records, of this file or of another one."""
         self.num_records += other.num_records
         self.has_all = self.has_all and other.has_all
-        for name in self._kept(other.features):
+        for name in self._select(other.features):
             theirs = other.features[name]
             self._sketch(name, is_list=theirs.steps is not None).merge(theirs)
 
     def flush(self) -> None:
-        """Count all that is held; whoever reads the sketches has to call it first."""
+        """Count all buffered values; needed before the sketches are read."""
         for sketch in self.features.values():
             sketch.flush()
-        self._num_held = 0
+        self._num_buffered = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the report's ``features``."""

@@ -1,4 +1,4 @@
-"""What is wrong with the names of files, whatever is in them."""
+"""Findings and notes about file names: wrong suffixes, stale generations, equal content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwriter.inspect.findings import Finding
 from shardwriter.sources import ShardSet
 from shardwriter.storage import absolute, inputs_for, split, storage_errors
 
-# The last number of a name, in front of its endings; the time in the name of an event file is none.
+# The last number of a name, before its suffixes; not the time in the name of an event file.
 _NUMBERED = re.compile(
     r"(?P<before>(?!.*tfevents).*?)(?P<number>[0-9]{1,9})(?P<after>[^0-9.]*(\.[A-Za-z0-9_]+)*)",
     re.DOTALL,
@@ -20,33 +20,31 @@ _NUMBERED = re.compile(
 
 
 def misnamed(path: str, compression: Compression, file_bytes: int) -> str | None:
-    """Say how a file's name and its content contradict each other.
+    """Return how a file's name contradicts its content: the detail of a defect ``misnamed``.
 
     Args:
         path: The file.
-        compression: What it is, by content.
-        file_bytes: Its size; an empty file is no contradiction.
+        compression: The compression by content.
+        file_bytes: Its size; an empty file may have any name.
 
     Returns:
-        The detail of a defect ``misnamed``; None where name and content agree.
+        The detail; None if name and content agree.
     """
     says_gzip = path.endswith(SUFFIXES["gzip"])
     if compression == "gzip" and not says_gzip:
-        return "gzip, and the name does not end in .gz: readers take it for plain"
+        return "gzip, but the name does not end in .gz: readers treat it as plain"
     if compression != "gzip" and says_gzip and file_bytes:
         what = "plain" if compression == "none" else compression
-        return f"{what}, and the name ends in .gz: readers take it for gzip and fail"
+        return f"{what}, but the name ends in .gz: readers treat it as gzip and fail"
     return None
 
 
 def same_content(shards: Sequence[tuple[str, int | None, int]]) -> list[str]:
-    """Say which shards hold the same records, as they do when a file was copied over another.
+    """Return a note for each group of shards with the same records.
 
     Args:
-        shards: Path, CRC of the uncompressed stream (None where unknown) and number of records.
-
-    Returns:
-        A note for each group; none for shards without records, or of one record.
+        shards: Path, CRC of the uncompressed stream (None if unknown) and number of records; shards
+            with fewer than two records are ignored.
     """
     groups: dict[tuple[int, int], list[str]] = {}
     for path, crc, num_records in shards:
@@ -65,13 +63,13 @@ def same_content(shards: Sequence[tuple[str, int | None, int]]) -> list[str]:
 
 
 def numbered_together(sets: Sequence[ShardSet]) -> list[ShardSet]:
-    """Make one set of files that differ in one number alone: ``train_0.tfrecord``, ``train_1...``.
+    """Return sets in which files whose names differ only in a number are one set.
 
-    They follow no pattern that says how many there are, so none can be missing; but they are of one
-    dataset, and have to be held against each other.
+    Names such as ``train_0.tfrecord``, ``train_1.tfrecord`` do not give the number of shards, so
+    missing ones can not be found; but they are compared as shards of one dataset.
 
     Args:
-        sets: All that were asked for, in their order.
+        sets: All sets that are inspected, in order.
     """
     groups: dict[tuple[str, str], list[tuple[int, str]]] = {}
     result: list[ShardSet] = []
@@ -94,12 +92,12 @@ def numbered_together(sets: Sequence[ShardSet]) -> list[ShardSet]:
 
 
 def beyond_last(shard_set: ShardSet) -> Finding | None:
-    """Find the shard ``x-00003-of-00003`` of tools that count from 1.
+    """Return a finding for a shard ``x-00003-of-00003``, as written by tools that count from 1.
 
-    It follows no pattern, as shards are numbered from 0, so its records are not counted.
+    Shards are numbered from 0, so this file is not part of the set and its records are not counted.
 
     Args:
-        shard_set: A set that was asked for as a whole; of others nothing is said.
+        shard_set: The set; only complete sets are checked.
 
     Raises:
         StorageError: The folder can not be read.
@@ -112,7 +110,7 @@ def beyond_last(shard_set: ShardSet) -> Finding | None:
     with storage_errors(path):
         if not inputs_for(path).is_file(path):
             return None
-    detail = f"shards of {num_shards} are numbered from 0 to {num_shards - 1}: this one is not read"
+    detail = f"{num_shards} shards are numbered from 0 to {num_shards - 1}: this one is not read"
     if 0 in shard_set.missing:
         first = pattern.shard_file(0)
         detail += f"; the tool has counted from 1, rename it to {first}"
@@ -120,22 +118,22 @@ def beyond_last(shard_set: ShardSet) -> Finding | None:
 
 
 def generations_together(sets: Sequence[ShardSet]) -> list[tuple[int, Finding]]:
-    """Find shards of several runs of one dataset among files that were named one by one.
+    """Return findings for sets that are several runs (generations) of one dataset.
 
-    A glob such as ``train-*`` matches all generations in a folder, and so it does in the program
-    that trains. Sets that know of their other generations have said so themselves.
+    A glob such as ``train-*`` matches all generations in a folder, also in a training program. Sets
+    that already list their other generations are skipped.
 
     Args:
-        sets: All that were asked for.
+        sets: All sets that are inspected.
 
     Returns:
-        Which of the sets a defect belongs to, and the defect.
+        Pairs of the set's position in ``sets`` and the finding.
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for number, shard_set in enumerate(sets):
         if shard_set.pattern is not None and shard_set.whole and not shard_set.others:
-            place = absolute(shard_set.directory), shard_set.name
-            groups.setdefault(place, []).append(number)
+            key = absolute(shard_set.directory), shard_set.name
+            groups.setdefault(key, []).append(number)
     findings = []
     for numbers in groups.values():
         first = sets[numbers[0]].pattern
@@ -147,7 +145,5 @@ def generations_together(sets: Sequence[ShardSet]) -> list[tuple[int, Finding]]:
 def _stale(shard_set: ShardSet, first: ShardPattern) -> Finding:
     shown = first.template.replace("{shard}", "*")
     num_shards = len(shard_set.shards)
-    detail = (
-        f"{num_shards:,} shard(s) of another run than {shown}: a reader of both sees records twice"
-    )
+    detail = f"{num_shards:,} shard(s) of another run than {shown}: reading both repeats records"
     return Finding("stale-generation", shard_set.shards[0][1], detail, num_lost=0)

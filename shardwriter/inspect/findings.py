@@ -1,4 +1,4 @@
-"""A finding: a defect of a shard set, with the place where it is and what it costs."""
+"""The type `Finding`: a defect of a shard set, its location and the records that it loses."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """A defect, with the place where it is.
+    """A defect of a shard set.
 
     Attributes:
-        kind: The broken rule.
+        kind: The broken rule, such as ``payload-crc`` or ``missing-shard``.
         path: The file.
         detail: What was found.
-        record_index: Index in the file; None where the whole file is concerned, or where nobody
-            knows how many records a break in front of it has swallowed.
-        global_index: Index of the item in source order, where the file's name or manifest tell.
+        record_index: Index in the file; None for the whole file, or if a break before it lost an
+            unknown number of records.
+        global_index: Index of the item in source order, if known.
         offset: Byte offset of the frame in the uncompressed stream.
-        shard_index: The shard, where the file's name tells.
-        num_lost: Records that are lost; None where nobody knows.
-        resync_offset: Where the next frame begins that is provably good, behind a break.
-        num_recoverable: Good records behind the break, which only ``shardwriter repair`` finds.
+        shard_index: The shard, if the file's name gives it.
+        num_lost: Lost records; None if unknown.
+        resync_offset: Offset of the next good frame behind a break; None if there is none.
+        num_recoverable: Good records behind the break, which only ``shardwriter repair`` recovers.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Finding:
     num_recoverable: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the defect as JSON."""
+        """Return the finding as JSON."""
         return {
             "detail": self.detail,
             "global_index": self.global_index,

@@ -1,8 +1,12 @@
-"""Going over the frames of a file: all that are good, also behind breaks in the framing.
+"""Frames of a damaged or large file: bulk verification, and resynchronization behind breaks.
 
-What is provably right is passed over in bulk. The first frame that is anything else goes to
-:func:`shardwriter.formats.tfrecord_reader.scan_frames`, which alone says what is wrong, and which
-goes on until a frame is right again.
+Good frames are passed in bulk. Any other frame goes to
+:func:`shardwriter.formats.tfrecord_reader.scan_frames`, the only place that decides what is wrong.
+
+Behind a break, `next_frame` finds the next good frame. A frame has no marker, but a length below
+2^31 has five zero bits and four zero bytes, and the CRC of the length matches by chance once in
+2^32. Both are tested for all offsets of a block at once; the payload's CRC confirms the few
+candidates.
 """
 
 from __future__ import annotations
@@ -35,14 +39,8 @@ from shardwriter.formats import (
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.storage import inputs_for, open_stream, storage_errors
 
-# Finding the next frame behind a break: the first whose two checksums are right.
-#
-# A frame has no mark to look for, but a length below 2^31 is five bits and four bytes of zeros, and
-# the CRC behind it is right by chance once in 2^32. Both are looked at for all offsets of a stretch
-# at once; what is left is all but certainly a frame, and its payload's CRC settles it.
-
 _FREE_BYTES: Final = 64 << 20
-_PROVING_FACTOR: Final = 4
+_VERIFY_FACTOR: Final = 4
 
 
 def next_frame(
@@ -51,34 +49,31 @@ def next_frame(
     ends: NDArray[np.uint64] | None = None,
     max_payload_bytes: int = MAX_PAYLOAD_BYTES,
 ) -> bool:
-    """Move a cursor forwards to the next frame that is whole and has both CRCs right.
+    """Move a cursor to the next complete frame with right CRCs; return whether there is one.
 
-    The place itself is passed over. Memory is taken for a stretch of the stream, or for the
-    longest frame that looks right.
+    The search begins one byte behind the cursor. Memory holds a block of the stream, or the longest
+    candidate. The cursor's record index does not change.
 
     Args:
-        cursor: Where to look; at the end of the stream afterwards if there is no frame.
-        ends: uint64[n], ascending: where frames end as a table says; no frame begins elsewhere.
-        max_payload_bytes: No frame is longer.
-
-    Returns:
-        Whether there is one. The record's index is not known and stays.
+        cursor: Where to begin; at the end of the stream afterwards if there is no frame.
+        ends: uint64[n], ascending: known frame ends; frames begin only there.
+        max_payload_bytes: Maximum payload of a frame.
     """
     first = cursor.offset
-    wasted_bytes = 0  # hashed for frames that turned out to be none
+    wasted_bytes = 0  # bytes hashed for false candidates
     if cursor.ensure(1):
         cursor.start += 1
     while cursor.ensure(HEADER_BYTES):
-        stretch, start, base = cursor.buffer, cursor.start, cursor.base
-        found = header_offsets(stretch[start:], max_payload_bytes) + start
+        block, start, base = cursor.buffer, cursor.start, cursor.base
+        found = header_offsets(block[start:], max_payload_bytes) + start
         if ends is not None:
             found = found[np.isin((found + base).astype(np.uint64), ends)]
-        for place in found.tolist():
-            offset = base + place
-            # Data made up of headers, each of a long frame, must not take time that is quadratic.
-            if wasted_bytes > _FREE_BYTES + _PROVING_FACTOR * (offset - first):
+        for begin in found.tolist():
+            offset = base + begin
+            # Avoids quadratic time for data full of headers of long frames.
+            if wasted_bytes > _FREE_BYTES + _VERIFY_FACTOR * (offset - first):
                 break
-            length = int.from_bytes(stretch[place : place + 8], "little")
+            length = int.from_bytes(block[begin : begin + 8], "little")
             frame_bytes = length + FRAME_BYTES
             if cursor.size is not None and offset + frame_bytes > cursor.size:
                 continue
@@ -88,8 +83,8 @@ def next_frame(
             if _has_right_payload(cursor.buffer, cursor.start, length):
                 return True
             wasted_bytes += frame_bytes
-        # A header may reach over the end of what was looked through.
-        cursor.start = base + max(start + 1, len(stretch) - HEADER_BYTES + 1) - cursor.base
+        # A header may reach over the end of the block.
+        cursor.start = base + max(start + 1, len(block) - HEADER_BYTES + 1) - cursor.base
     cursor.start = len(cursor.buffer)
     return False
 
@@ -102,44 +97,44 @@ def _has_right_payload(buffer: bytes, start: int, length: int) -> bool:
 
 
 def header_offsets(data: bytes, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> NDArray[np.int64]:
-    """Return int64[n], ascending: where a length of fewer than 2^31 bytes has its right CRC."""
-    num_places = len(data) - HEADER_BYTES + 1
-    if num_places <= 0:
+    """Return int64[n], ascending: offsets of lengths below 2^31 with the right CRC."""
+    num_offsets = len(data) - HEADER_BYTES + 1
+    if num_offsets <= 0:
         return np.empty(0, np.int64)
     octets = np.frombuffer(data, np.uint8)
-    # One bool for each run of four zero bytes, by where it begins.
+    # zero[i]: the four bytes from i on are zero.
     zero = octets == 0
     zero = zero[:-1] & zero[1:]
     zero = zero[:-2] & zero[2:]
-    high = zero[4 : 4 + num_places]
-    # All zeros is a length of 0 whose CRC is wrong; files are full of it.
-    nothing = zero[:num_places] & zero[8 : 8 + num_places]
-    places = np.flatnonzero(high & ~nothing & (octets[3 : 3 + num_places] < 0x80))
-    if not len(places):
-        return places
-    lengths = _u32(octets, places)
-    is_right = masked_length_crcs(lengths) == _u32(octets, places + 8)
-    kept: NDArray[np.int64] = places[is_right & (lengths <= max_payload_bytes)]
-    return kept
+    high = zero[4 : 4 + num_offsets]
+    # All zeros is a length of 0 with a wrong CRC, which is common in files.
+    all_zero = zero[:num_offsets] & zero[8 : 8 + num_offsets]
+    offsets = np.flatnonzero(high & ~all_zero & (octets[3 : 3 + num_offsets] < 0x80))
+    if not len(offsets):
+        return offsets
+    lengths = _u32(octets, offsets)
+    is_right = masked_length_crcs(lengths) == _u32(octets, offsets + 8)
+    found: NDArray[np.int64] = offsets[is_right & (lengths <= max_payload_bytes)]
+    return found
 
 
-def _u32(octets: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint32]:
-    values: NDArray[np.uint32] = octets[places[:, None] + np.arange(4)].view("<u4")[:, 0]
+def _u32(octets: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
+    values: NDArray[np.uint32] = octets[offsets[:, None] + np.arange(4)].view("<u4")[:, 0]
     return values
 
 
 def masked_length_crcs(lengths: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.uint32]:
-    """Return uint32[n]: what stands behind u64 lengths, which are below 2^32."""
-    tables, nothing = _tables()
-    crcs = np.full(len(lengths), nothing, np.uint32)
-    for place, table in enumerate(tables):
-        octets = lengths >> lengths.dtype.type(8 * place) & lengths.dtype.type(0xFF)
+    """Return uint32[n]: the masked CRCs of u64 lengths, which are below 2^32."""
+    tables, crc_of_zeros = _tables()
+    crcs = np.full(len(lengths), crc_of_zeros, np.uint32)
+    for byte, table in enumerate(tables):
+        octets = lengths >> lengths.dtype.type(8 * byte) & lengths.dtype.type(0xFF)
         crcs ^= table[octets.astype(np.uint8)]
     return mask_crcs(crcs)
 
 
 def mask_crcs(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return uint32[n]: the form in which frames store CRCs."""
+    """Return uint32[n]: CRCs with the mask of TFRecord frames."""
     rotated: NDArray[np.uint32] = (crcs >> np.uint32(15)) | (crcs << np.uint32(17))
     rotated += np.uint32(MASK_DELTA)
     return rotated
@@ -147,31 +142,34 @@ def mask_crcs(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 @cache
 def _tables() -> tuple[NDArray[np.uint32], int]:
-    """Return uint32[4, 256], what each low byte of a length adds to the CRC of 8 zeros; and that.
+    """Return uint32[4, 256]: the XOR of each low byte with the CRC of 8 zeros; and that CRC.
 
-    A CRC is linear over GF(2), so what the bytes add is joined by exclusive or.
+    A CRC is linear over GF(2), so the contributions of the bytes are combined by XOR.
     """
-    nothing = int(crc32c(bytes(8)))
+    crc_of_zeros = int(crc32c(bytes(8)))
     rows = [
-        [int(crc32c((octet << 8 * place).to_bytes(8, "little"))) ^ nothing for octet in range(256)]
-        for place in range(4)
+        [
+            int(crc32c((octet << 8 * byte).to_bytes(8, "little"))) ^ crc_of_zeros
+            for octet in range(256)
+        ]
+        for byte in range(4)
     ]
-    return np.array(rows, np.uint32), nothing
+    return np.array(rows, np.uint32), crc_of_zeros
 
 
 _COPIED_BYTES: Final = 4096  # a copy of a short payload is cheaper than a view of it
-_HOP_BYTES: Final = 1 << 14  # what costs more to read than the next read costs
-_AT_ONCE: Final = 1 << 14
+_SKIP_BYTES: Final = 1 << 14  # longer payloads cost more to read than another read call
+_MAX_SKIPPED: Final = 1 << 14
 _FEW: Final = 32
 _BORDER: Final = struct.Struct("<4xQI")  # the end of one frame, and the header of the next
 
 
 class GoodRecord(NamedTuple):
-    """A record that is proven.
+    """A record with right CRCs.
 
     Attributes:
-        offset: Of its frame, in the uncompressed stream.
-        record_index: In the file; None where that is not known, behind a break.
+        offset: Offset of its frame in the uncompressed stream.
+        record_index: Index in the file; None if unknown, behind a break.
         payload: Its bytes.
     """
 
@@ -181,19 +179,19 @@ class GoodRecord(NamedTuple):
 
 
 class Walk:
-    """A way over a file by single frames, which goes on behind breaks.
+    """Reads a file frame by frame, and continues behind breaks.
 
     Args:
         cursor: At the start of the file.
-        check: What to prove.
-        on_defect: Told of each defect; of a break once it is known where reading goes on.
-        ends: uint64[n]: where the frames end, as an index says. Records behind a break are then
-            known by their index.
-        yield_unmasked: Yield the records too whose checksums are right but for the mask.
+        check: What to verify.
+        on_defect: Called with each defect; for a break after the next good frame was searched.
+        ends: uint64[n]: where the frames end, according to an index. With it, the indices of
+            records behind a break are known.
+        yield_unmasked: Also return records with unmasked CRCs.
 
     Attributes:
-        is_behind_break: Ordinary readers do not come here.
-        is_index_known: The cursor's record index is right.
+        is_behind_break: Whether ordinary readers do not reach the current frame.
+        is_index_known: Whether the cursor's record index is right.
     """
 
     def __init__(
@@ -211,13 +209,13 @@ class Walk:
         self._check: Check = check
         self._on_defect = on_defect
         self._ends = ends
-        self._take_unmasked = yield_unmasked
+        self._yield_unmasked = yield_unmasked
         self._break: Defect | None = None
-        # It goes on from where the cursor stands, whoever has moved that meanwhile.
+        # Continues at the cursor, which callers may move in between.
         self._judged = self._judge()
 
     def next(self) -> bytes | None:
-        """Return the next good payload; None at the end."""
+        """Return the next good payload; None at the end of the file."""
         while True:
             for payload in self._judged:
                 return payload
@@ -227,25 +225,25 @@ class Walk:
 
     def _judge(self) -> Iterator[bytes]:
         return scan_frames(
-            self._cursor, self._check, self._take, yield_unmasked=self._take_unmasked
+            self._cursor, self._check, self._note, yield_unmasked=self._yield_unmasked
         )
 
-    def _take(self, defect: Defect) -> None:
+    def _note(self, defect: Defect) -> None:
         if not self.is_index_known:
             defect = defect._replace(record_index=None)
-        # A frame may be cut off by what was appended to it, and not by the end of the file.
+        # A truncated frame may be followed by appended data.
         is_cut = defect.kind == "truncated" and self._cursor.size is not None
         if defect.kind in BREAKS or is_cut:
-            self._break = defect  # told once it is known what follows
+            self._break = defect  # reported by _resume
             return
-        if defect.kind == "torn-tail" and self._knows(defect):
+        if defect.kind == "torn-tail" and self._is_at_frame(defect):
             assert self._ends is not None
             assert defect.record_index is not None
             defect = defect._replace(num_records=len(self._ends) - defect.record_index)
         self._on_defect(defect)
 
-    def _knows(self, defect: Defect) -> bool:
-        """Whether the table has a frame that begins where the defect is."""
+    def _is_at_frame(self, defect: Defect) -> bool:
+        """Return whether a frame of the table begins at the defect."""
         ends, index = self._ends, defect.record_index
         if ends is None or index is None or index >= len(ends):
             return False
@@ -255,16 +253,16 @@ class Walk:
         return 0 if self._ends is None else len(self._ends) - self._cursor.record_index
 
     def _resume(self, defect: Defect) -> bool:
-        """Find the next good frame, and tell of the break with what is known then."""
+        """Find the next good frame and report the break; return whether there is one."""
         cursor = self._cursor
         self._break = None
         self.is_behind_break = True
-        ends = self._ends if self._knows(defect) else None
+        ends = self._ends if self._is_at_frame(defect) else None
         if not next_frame(cursor, ends=ends):
             lost = None if ends is None else self._num_left()
             self._on_defect(defect._replace(num_records=lost))
             if cursor.broken is not None:
-                self._take(
+                self._note(
                     Defect(
                         cursor.broken.kind,
                         None,
@@ -292,14 +290,12 @@ def good_records(
     ends: NDArray[np.uint64] | None = None,
     on_defect: Callable[[Defect], None],
 ) -> Iterator[GoodRecord]:
-    """Yield every record of a file that is provably good, in order, also behind breaks.
-
-    Records whose CRCs are right but for the mask are among them.
+    """Yield every record with right CRCs, masked or not, in order, also behind breaks.
 
     Args:
         path: The file, compressed or not.
-        ends: uint64[n]: where the frames of a plain file end, as an index says.
-        on_defect: Told of each defect before the records behind it.
+        ends: uint64[n]: where the frames of a plain file end, according to an index.
+        on_defect: Called with each defect before the records behind it.
 
     Raises:
         StorageError: The file can not be opened or read.
@@ -315,10 +311,10 @@ def good_records(
 
 
 class Headers(dict[bytes, int]):
-    """The payload length of each frame header, where it is one.
+    """A cache of payload lengths by frame header.
 
     Args:
-        verify: Whether the header's CRC must be right.
+        verify: Whether a header's CRC must be right.
     """
 
     def __init__(self, *, verify: bool) -> None:
@@ -326,7 +322,7 @@ class Headers(dict[bytes, int]):
         self._verify = verify
 
     def __missing__(self, header: bytes) -> int:
-        """Return the length, or -1 where that is for the judge."""
+        """Return the length; -1 for a header that is not good."""
         if len(header) < HEADER_BYTES:
             return -1
         length = int.from_bytes(header[:8], "little")
@@ -337,17 +333,17 @@ class Headers(dict[bytes, int]):
         return length
 
 
-def prove_buffered(
+def verify_buffered(
     cursor: Cursor, headers: Headers, keep: list[bytes] | None = None
 ) -> NDArray[np.uint64]:
-    """Pass over the frames in a cursor's buffer that are proven.
+    """Pass over the frames in a cursor's buffer that have right CRCs.
 
-    It stops in front of the first one that is not whole or not right.
+    Stops in front of the first frame that is incomplete or wrong.
 
     Args:
         cursor: Where to begin.
-        headers: What is known of headers.
-        keep: Takes the payloads, where they are wanted.
+        headers: The cache of headers.
+        keep: A list to which payloads are added; None if they are not needed.
 
     Returns:
         uint64[n]: the bytes of each payload.
@@ -384,12 +380,12 @@ def prove_buffered(
 def _right_ones(
     cursor: Cursor, octets: NDArray[np.uint8], ends: list[int], crcs: list[int]
 ) -> NDArray[np.uint64]:
-    """Hold CRCs against those that stand behind the payloads; pass the frames that are right."""
-    if len(ends) < _FEW:  # then numpy's calls cost more than what they do
+    """Pass over the frames up to the first wrong payload CRC, and return their payload sizes."""
+    if len(ends) < _FEW:  # numpy's calls would cost more
         wrong = _first_wrong(cursor.buffer, ends, crcs)
     else:
-        places = np.array(ends, np.int64)[:, None] + np.arange(FOOTER_BYTES)
-        stored = octets[places].view("<u4")[:, 0]
+        footers = np.array(ends, np.int64)[:, None] + np.arange(FOOTER_BYTES)
+        stored = octets[footers].view("<u4")[:, 0]
         found = np.flatnonzero(mask_crcs(np.array(crcs, np.uint32)) != stored)
         wrong = int(found[0]) if len(found) else len(ends)
     if not wrong:
@@ -402,23 +398,22 @@ def _right_ones(
 
 
 def _first_wrong(buffer: bytes, ends: list[int], crcs: list[int]) -> int:
-    for place, (end, crc) in enumerate(zip(ends, crcs, strict=True)):
+    for frame, (end, crc) in enumerate(zip(ends, crcs, strict=True)):
         if int.from_bytes(buffer[end : end + FOOTER_BYTES], "little") != mask_crc32c(crc):
-            return place
+            return frame
     return len(ends)
 
 
 def pass_long(cursor: Cursor, length: int, *, verify: bool) -> Defect | None:
-    """Pass over one frame a piece at a time, so that it takes no memory for its payload.
+    """Pass over one frame in blocks, without holding its payload in memory.
 
     Args:
-        cursor: At a frame whose header is right.
-        length: Bytes of its payload, as the header says.
+        cursor: At a frame with a right header.
+        length: Bytes of its payload, according to the header.
         verify: Whether the payload's CRC must be right.
 
     Returns:
-        What is wrong; None where nothing is. The cursor stands behind the frame, or at the end of
-        a stream that ends before.
+        The defect, or None. The cursor is behind the frame, or at the end of the stream.
     """
     offset, index = cursor.offset, cursor.record_index
     cursor.start += HEADER_BYTES
@@ -440,13 +435,13 @@ def pass_long(cursor: Cursor, length: int, *, verify: bool) -> Defect | None:
     cursor.start += FOOTER_BYTES
     cursor.record_index += 1
     if verify and stored != mask_crc32c(crc):
-        detail = f"payload of {length:,} bytes does not have its CRC {stored:08x}"
+        detail = f"payload of {length:,} bytes does not match its CRC {stored:08x}"
         return Defect("payload-crc", index, offset, detail, 1)
     return None
 
 
-def hop_buffered(cursor: Cursor, headers: Headers) -> NDArray[np.uint64]:
-    """Pass over the frames in a cursor's buffer by their headers; see :func:`prove_buffered`."""
+def skip_buffered(cursor: Cursor, headers: Headers) -> NDArray[np.uint64]:
+    """Pass over the frames in a cursor's buffer by headers alone; see :func:`verify_buffered`."""
     buffer, start = cursor.buffer, cursor.start
     stop = len(buffer)
     sizes: list[int] = []
@@ -461,13 +456,13 @@ def hop_buffered(cursor: Cursor, headers: Headers) -> NDArray[np.uint64]:
     return np.array(sizes, np.uint64)
 
 
-def hop_far(cursor: Cursor, *, verify: bool) -> NDArray[np.uint64]:
-    """Hop from header to header without reading the payloads in between.
+def skip_far(cursor: Cursor, *, verify: bool) -> NDArray[np.uint64]:
+    """Pass over frames by reading their headers and not their payloads.
 
-    It stops in front of the first frame that is short, not whole or not right, and now and then.
+    Stops in front of the first frame that is short, incomplete or wrong, and after `_MAX_SKIPPED`.
 
     Args:
-        cursor: At a frame; it must be able to read by offset.
+        cursor: At a frame, with ``read_at``.
         verify: Whether the headers' CRCs must be right.
 
     Returns:
@@ -481,8 +476,8 @@ def hop_far(cursor: Cursor, *, verify: bool) -> NDArray[np.uint64]:
     sizes: list[int] = []
     crcs: list[int] = []
     length, crc = unpack(bytes(FOOTER_BYTES) + header)
-    while _HOP_BYTES <= length <= MAX_PAYLOAD_BYTES and len(sizes) < _AT_ONCE:
-        # The frame is whole if its last bytes are there; the next header comes with them.
+    while _SKIP_BYTES <= length <= MAX_PAYLOAD_BYTES and len(sizes) < _MAX_SKIPPED:
+        # One read returns the end of this frame and the next header.
         border = read_at(FRAME_BYTES, offset + HEADER_BYTES + length)
         if len(border) < FOOTER_BYTES:
             break

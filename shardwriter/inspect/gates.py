@@ -1,8 +1,8 @@
-"""Gates for CI: what a report has to fulfil, beyond having no defect.
+"""Gates: conditions on a report for CI.
 
-All of them are functions of the report's JSON, so a report that was made on a cluster is judged as
-one made here. A gate that can not be judged, since the report lacks what it is about, does not
-pass: its detail says which option brings it.
+Every gate is a function of the report's JSON, so reports from a cluster or an earlier run can be
+evaluated too. A gate about something that the report does not contain fails, and its detail names
+the option that adds it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any, Final, TypeAlias
 from shardwriter.errors import OptionError
 from shardwriter.inspect.baseline import check_baseline, compare, few, has_statistics, sets_of
 
-# What a gate can ask of a report: each check says what is wrong, or that it can not be told.
-
-DEFAULT_MAX_IMBALANCE: Final = 1.1  # of ``--fail-on imbalance``, where no number is given
+DEFAULT_MAX_IMBALANCE: Final = 1.1  # of ``--fail-on imbalance``
 
 Report: TypeAlias = "Mapping[str, Any]"
 _ADD_LABEL = ": add --label FEATURE"
@@ -25,18 +23,18 @@ Problems: TypeAlias = "list[str]"
 Check: TypeAlias = "Callable[[Report], Problems]"
 
 
-class Untold(Exception):
-    """A report does not have what a check is about; says which option brings it."""
+class NotInReport(Exception):
+    """The report does not contain what a check needs; the message names the option that adds it."""
 
 
-def uneven_records(report: Report, limit: float) -> Problems:
-    """Name sets and policies of training whose largest shard or rank is over the limit."""
-    problems = uneven(report, "records_max_over_mean", "records", limit)
+def record_imbalance(report: Report, limit: float) -> Problems:
+    """Return the sets and split policies whose largest shard or rank is over the limit."""
+    problems = balance_over(report, "records_max_over_mean", "records", limit)
     for name, policy in _policies(report):
         samples = policy.get("samples")
         if not samples:
             continue
-        # The list may stand for the first ranks only; these are of all.
+        # The list may be truncated; these numbers cover all ranks.
         mean = policy.get("num_samples", sum(samples)) / policy.get("world", len(samples))
         least = policy.get("samples_min", min(samples))
         most = policy.get("samples_max", max(samples))
@@ -48,8 +46,8 @@ def uneven_records(report: Report, limit: float) -> Problems:
     return problems
 
 
-def uneven(report: Report, key: str, what: str, limit: float) -> Problems:
-    """Name sets whose ``balance`` has a number over the limit."""
+def balance_over(report: Report, key: str, what: str, limit: float) -> Problems:
+    """Return the sets in which a number of ``balance`` is over the limit."""
     problems = []
     for name, entry in _sets(report):
         found = entry["balance"][key]
@@ -62,7 +60,7 @@ def uneven(report: Report, key: str, what: str, limit: float) -> Problems:
 
 
 def _sets(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the sets, each with what stands before its problems: its name, where needed."""
+    """Return each set with the prefix of its problems: its name, if there are several sets."""
     sets = sets_of(report)
     if len(sets) == 1:
         return [("", sets[0])]
@@ -87,8 +85,12 @@ def _title(policy: Mapping[str, Any]) -> str:
     return title if not framework or title.startswith(framework) else f"{framework} {title}"
 
 
-def _features(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the sets of which features were gathered, or that have no record that has some."""
+def _sets_with_features(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the sets.
+
+    Raises:
+        NotInReport: A set that has records with features has no statistics of them.
+    """
     sets = _sets(report)
     for name, entry in sets:
         kinds = entry.get("kinds")
@@ -97,7 +99,7 @@ def _features(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
         )
         empty = entry.get("num_records") == 0 or (without and not entry.get("kinds_sampled"))
         if not has_statistics(entry.get("features") or {}) and not empty:
-            raise Untold(f"{name}there are no statistics of features: add --features")
+            raise NotInReport(f"{name}the report has no feature statistics: add --features")
     return sets
 
 
@@ -113,19 +115,19 @@ def _notes(report: Report) -> Problems:
 def _drift(report: Report) -> Problems:
     return [
         f"{name}feature {drift['feature']!r} in {drift['path']}: {drift['detail']}"
-        for name, entry in _features(report)
+        for name, entry in _sets_with_features(report)
         for drift in entry.get("drift") or []
     ]
 
 
 def _per_feature(count_of: Callable[[Mapping[str, Any]], int], what: str) -> Check:
-    """Make a check that no feature has any of something."""
+    """Return a check that a count is 0 for every feature."""
 
     def check(report: Report) -> Problems:
         problems = []
-        for name, entry in _features(report):
-            for feature, told in (entry.get("features") or {}).items():
-                if count := count_of(told):
+        for name, entry in _sets_with_features(report):
+            for feature, stats in (entry.get("features") or {}).items():
+                if count := count_of(stats):
                     problems.append(f"{name}feature {feature!r} {what} {count:,}")
         return problems
 
@@ -133,7 +135,7 @@ def _per_feature(count_of: Callable[[Mapping[str, Any]], int], what: str) -> Che
 
 
 def _number_of(key: str) -> Callable[[Mapping[str, Any]], int]:
-    return lambda told: (told.get("numbers") or {}).get(key) or 0
+    return lambda stats: (stats.get("numbers") or {}).get(key) or 0
 
 
 def _kinds(report: Report) -> Problems:
@@ -141,35 +143,35 @@ def _kinds(report: Report) -> Problems:
     for name, entry in _sets(report):
         kinds = entry.get("kinds")
         if kinds is None or (not kinds and entry.get("num_records")):
-            raise Untold(f"{name}what records are is not in the report: add --features")
+            raise NotInReport(f"{name}the report has no record kinds: add --features")
         others = {kind: n for kind, n in kinds.items() if n and kind != "Example"}
         if others:
-            told = ", ".join(f"{n:,} {kind}" for kind, n in sorted(others.items()))
-            looked = " that were looked at" if entry.get("kinds_sampled") else ""
+            counts = ", ".join(f"{n:,} {kind}" for kind, n in sorted(others.items()))
+            sampled = "sampled " if entry.get("kinds_sampled") else ""
             problems.append(
-                f"{name}{sum(others.values()):,} records{looked} are no Examples ({told})"
+                f"{name}{sum(others.values()):,} {sampled}records are not Examples ({counts})"
             )
     return problems
 
 
-def _labelled(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
+def _sets_with_labels(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
     sets = _sets(report)
     for name, entry in sets:
         if not (entry.get("labels") or {}).get("counts") and entry.get("num_records"):
             shuffle = entry.get("shuffle") or {}
             if shuffle.get("by") == "label":
-                raise Untold(f"{name}{shuffle['detail']}")
-            raise Untold(f"{name}labels were not counted{_ADD_LABEL}")
+                raise NotInReport(f"{name}{shuffle['detail']}")
+            raise NotInReport(f"{name}labels were not counted{_ADD_LABEL}")
     return sets
 
 
 def _labels(report: Report) -> Problems:
     problems = []
-    for name, entry in _labelled(report):
-        for told in (entry.get("labels") or {}).get("deviating") or []:
+    for name, entry in _sets_with_labels(report):
+        for deviation in (entry.get("labels") or {}).get("deviating") or []:
             problems.append(
-                f"{name}label {told['label']!r} is {told['ratio']:.2f} times as frequent in "
-                f"{told['path']} as in the set"
+                f"{name}label {deviation['label']!r} is {deviation['ratio']:.2f} times as frequent "
+                f"in {deviation['path']} as in the set"
             )
     return problems
 
@@ -177,7 +179,7 @@ def _labels(report: Report) -> Problems:
 def _unlabelled(report: Report) -> Problems:
     counts = [
         (name, (entry.get("labels") or {}).get("num_unlabelled") or 0)
-        for name, entry in _labelled(report)
+        for name, entry in _sets_with_labels(report)
     ]
     return [f"{name}{count:,} records have no label" for name, count in counts if count]
 
@@ -191,9 +193,9 @@ def _unshuffled(report: Report) -> Problems:
             continue
         if verdict in (None, "unknown"):
             why = shuffle.get("detail") or "neighbours were not compared"
-            raise Untold(name + why + ("" if shuffle.get("by") == "label" else _ADD_LABEL))
+            raise NotInReport(name + why + ("" if shuffle.get("by") == "label" else _ADD_LABEL))
         if verdict != "shuffled":
-            detail = shuffle.get("detail") or "records stand in an order"
+            detail = shuffle.get("detail") or "records are in order"
             problems.append(f"{name}{verdict}: {detail}")
     return problems
 
@@ -214,19 +216,19 @@ def _empty_shards(report: Report) -> Problems:
 
 
 def _per_policy(problem: Callable[[Mapping[str, Any]], str | None]) -> Check:
-    """Make a check of every way in which the plan says that training will read."""
+    """Return a check of every policy of the split plan."""
 
     def check(report: Report) -> Problems:
         problems = []
         for name, entry in _sets(report):
             plan = entry.get("plan")
             if not plan:
-                raise Untold(f"{name}there is no plan of training: add --world W")
+                raise NotInReport(f"{name}the report has no split plan: add --world W")
             for policy in plan["policies"]:
-                if (told := problem(policy)) is not None:
+                if (text := problem(policy)) is not None:
                     remedy = policy.get("remedy")
                     advice = f" ({remedy})" if remedy else ""
-                    problems.append(f"{name}{_title(policy)} {told}{advice}")
+                    problems.append(f"{name}{_title(policy)} {text}{advice}")
         return problems
 
     return check
@@ -246,9 +248,9 @@ def _idle(policy: Mapping[str, Any]) -> str | None:
 
 
 WORDS: Final[dict[str, Check]] = {
-    "absent": _per_feature(lambda told: told.get("absent") or 0, "is absent from records:"),
+    "absent": _per_feature(lambda stats: stats.get("absent") or 0, "is absent from records:"),
     "broken-images": _per_feature(
-        lambda told: (told.get("images") or {}).get("num_broken") or 0, "has broken images:"
+        lambda stats: (stats.get("images") or {}).get("num_broken") or 0, "has broken images:"
     ),
     "defects": _defects,
     "drift": _drift,
@@ -256,7 +258,7 @@ WORDS: Final[dict[str, Check]] = {
     "empty-shards": _empty_shards,
     "hangs": _per_policy(lambda policy: "hangs" if policy.get("hangs") else None),
     "idle": _per_policy(_idle),
-    "imbalance": lambda report: uneven_records(report, DEFAULT_MAX_IMBALANCE),
+    "imbalance": lambda report: record_imbalance(report, DEFAULT_MAX_IMBALANCE),
     "inf": _per_feature(_number_of("num_inf"), "has infinite values:"),
     "kinds": _kinds,
     "labels": _labels,
@@ -269,27 +271,26 @@ WORDS: Final[dict[str, Check]] = {
     ),
     "repeated": _per_policy(_samples("num_repeated", "repeats")),
     "unlabelled": _unlabelled,
-    "unset": _per_feature(lambda told: told.get("unset") or 0, "has no value in records:"),
+    "unset": _per_feature(lambda stats: stats.get("unset") or 0, "has no value in records:"),
     "unshuffled": _unshuffled,
 }
-"""What ``--fail-on`` can name, and what finds it."""
+"""The words of ``--fail-on``, and the check of each."""
 
 
 @dataclass(frozen=True)
 class GateOptions:
-    """What has to hold.
+    """The gates to evaluate.
 
     Attributes:
-        expect_records: Records that there are, in all sets together.
-        max_imbalance: Largest over mean, of the records of shards, and of the samples of ranks
-            under each policy of the plan.
-        max_byte_imbalance: The same of the bytes of shards, which differ by nature where sizes of
-            records do.
+        expect_records: Required number of records of all sets together.
+        max_imbalance: Maximum imbalance (largest over mean) of records per shard, and of samples
+            per rank under each policy of the plan.
+        max_byte_imbalance: Maximum imbalance of bytes per shard; record sizes add to it.
         fail_on: Words of :data:`~shardwriter.inspect.gates.WORDS`.
         baseline: The report of an earlier set, see :mod:`shardwriter.inspect.baseline`.
 
     Raises:
-        OptionError: A number is out of range, a word is not known, or the baseline is no report.
+        OptionError: A number is out of range, a word is unknown, or the baseline is not a report.
     """
 
     expect_records: int | None = None
@@ -299,58 +300,59 @@ class GateOptions:
     baseline: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Check all of it."""
+        """Check all options."""
         if self.expect_records is not None and self.expect_records < 0:
-            raise OptionError(f"{self.expect_records} records can not be expected")
+            raise OptionError(f"expect_records is {self.expect_records}; it must be 0 or more")
         for limit in (self.max_imbalance, self.max_byte_imbalance):
             if limit is not None and not limit >= 1:
                 raise OptionError(
-                    f"an imbalance of at most {limit} can not be asked for",
-                    hint="it is largest over mean, and 1 is perfect",
+                    f"the maximum imbalance is {limit}; it must be 1 or more",
+                    hint="imbalance is largest over mean; 1 means equal shards",
                 )
         if unknown := [word for word in self.fail_on if word not in WORDS]:
             raise OptionError(
-                f"nothing fails on {few(unknown)}", hint=f"known are {', '.join(sorted(WORDS))}"
+                f"unknown --fail-on word {few(unknown)}",
+                hint=f"use one of {', '.join(sorted(WORDS))}",
             )
         if self.baseline is not None:
             check_baseline(self.baseline)
 
 
 def split_words(texts: Iterable[str]) -> tuple[str, ...]:
-    """Take lists of words apart: ``["drift,nan", "hangs"]``; each word comes once, in order."""
+    """Return the distinct words of comma-separated lists such as ``["drift,nan", "hangs"]``."""
     words = [word.strip() for text in texts for word in text.split(",")]
     return tuple(dict.fromkeys(word for word in words if word))
 
 
 def evaluate(report: Report, options: GateOptions) -> list[dict[str, Any]]:
-    """Judge a report.
+    """Return the result of every gate in the options.
 
     Args:
-        report: As :meth:`Report.to_json` gives it.
-        options: What has to hold.
+        report: A report as :meth:`Report.to_json` returns it.
+        options: The gates.
 
     Returns:
-        ``{"gate", "passed", "detail"}`` of each gate that was asked for. Under ``fail-on`` the
-        detail begins with the word. Of a baseline there is one for each difference.
+        ``{"gate", "passed", "detail"}`` per gate. The detail of ``fail-on`` begins with its word;
+        a baseline has one entry per difference.
     """
     gates = []
     if options.expect_records is not None:
         gates.append(_expect_records(report, options.expect_records))
     if options.max_imbalance is not None:
-        problems = uneven_records(report, options.max_imbalance)
+        problems = record_imbalance(report, options.max_imbalance)
         gates.append(_gate("max-imbalance", problems, f"at most {options.max_imbalance:g}"))
     if options.max_byte_imbalance is not None:
         limit = options.max_byte_imbalance
-        problems = uneven(report, "bytes_max_over_mean", "bytes", limit)
+        problems = balance_over(report, "bytes_max_over_mean", "bytes", limit)
         gates.append(_gate("max-byte-imbalance", problems, f"at most {limit:g}"))
     for word in options.fail_on:
         try:
             problems = WORDS[word](report)
-        except Untold as untold:
-            problems = [f"can not be told: {untold}"]
+        except NotInReport as missing:
+            problems = [f"not in the report: {missing}"]
         gates.append(_gate("fail-on", problems, "none", f"{word}: "))
     if options.baseline is not None:
-        gates += _against(report, options.baseline)
+        gates += _baseline_gates(report, options.baseline)
     return gates
 
 
@@ -365,12 +367,12 @@ def _expect_records(report: Report, expected: int) -> dict[str, Any]:
     found = report["num_records"]
     detail = f"{found:,} records"
     if found != expected:
-        detail += f", {expected:,} were expected: {abs(found - expected):,} "
+        detail += f", expected {expected:,}: {abs(found - expected):,} "
         detail += "missing" if found < expected else "too many"
     return {"gate": "expect-records", "passed": found == expected, "detail": detail}
 
 
-def _against(report: Report, baseline: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _baseline_gates(report: Report, baseline: Mapping[str, Any]) -> list[dict[str, Any]]:
     differences = compare(report, baseline)
     gates = [
         {"gate": "baseline", "passed": d.severity == "note", "detail": d.detail}
@@ -380,5 +382,5 @@ def _against(report: Report, baseline: Mapping[str, Any]) -> list[dict[str, Any]
 
 
 def gates_passed(gates: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether all gates of a report have passed."""
+    """Return whether all gates of a report have passed."""
     return all(gate["passed"] for gate in gates)

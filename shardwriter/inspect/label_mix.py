@@ -1,8 +1,14 @@
-"""The label mix of a set: how often each label is there, and whether every shard has its share.
+"""The label mix of a set: counts of each label, and shards in which they deviate.
 
-It comes from the records, or from a manifest alone. A shard deviates in a label where dealing the
-records out at random would hardly ever give it so many or so few (:mod:`.label_tests`), and the
-difference is large enough to matter.
+Counts come from the records or from a manifest. Under random assignment, the number of a shard's
+records with a label follows a hypergeometric distribution. Two tests, without scipy:
+
+- Every cell (a label in a shard): its tail probability times the number of cells (Bonferroni), so
+  one in a thousand random tables raises an alarm. A deviating cell must also be off by a factor of
+  1.25.
+- The whole table: Pearson's chi-square with its exact mean and variance for given margins (Dawson
+  1954), which also hold for small counts; the tail is that of a gamma distribution with these
+  moments (cube root approximation of Wilson and Hilferty).
 """
 
 from __future__ import annotations
@@ -19,35 +25,21 @@ from shardwriter.dataset import Manifest
 from shardwriter.inspect.label_scan import LabelScan
 from shardwriter.schema import MAX_CELLS, MAX_LABELS
 
-# Were records dealt to shards without regard to their labels? Tests without scipy.
-#
-# If they were, then a shard's records are a sample without replacement, and how many of them have a
-# label follows a hypergeometric distribution, however small the numbers are. Two questions are
-# asked:
-#
-# - of every cell (a label in a shard): its tail, times the number of all cells (Bonferroni), so
-#   that of a whole table that was dealt at random one in a thousand raises an alarm;
-# - of the whole table: Pearson's chi-square with its exact mean and variance for given margins
-#   (Dawson 1954), which hold for cells far below 1 as well, where the chi-square distribution does
-#   not; the tail is that of a gamma distribution with these moments, by the cube root of Wilson and
-#   Hilferty.
-
-_ALPHA: Final = 1e-3  # how often random data may raise an alarm
-_MIN_RATIO: Final = 1.25  # less than that, or its inverse, changes no training
-_MAX_CELLS: Final = 10_000  # deviating cells whose tail is computed
+_ALPHA: Final = 1e-3  # share of random tables that raise an alarm
+_MIN_RATIO: Final = 1.25  # a smaller ratio, or its inverse, does not affect training
+_MAX_CELLS: Final = 10_000  # deviating cells for which the exact tail is computed
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A label whose share in a shard deviates.
+    """A label with a deviating count in a shard.
 
     Attributes:
-        shard: The table's row.
-        label: Its column.
+        shard: Row of the table.
+        label: Column of the table.
         count: Records of the shard that have the label.
-        expected: How many would be even.
-        p_value: How likely random dealing is so far off in either direction; not corrected for
-            the number of cells.
+        expected: The expected count under random assignment.
+        p_value: Two-sided p-value under random assignment, not corrected for the number of cells.
     """
 
     shard: int
@@ -60,16 +52,16 @@ class Cell:
 def deviating_cells(
     rows: Callable[[], Iterator[NDArray[np.int64]]], num_labelled: NDArray[np.int64]
 ) -> tuple[list[Cell], dict[str, Any]]:
-    """Test a table of records by shard and label.
+    """Return the deviating cells of a table of records by shard and label.
 
     Args:
-        rows: Gives ``int64[C]`` for each shard: records with each label. Asked for more than
-            once, so that a large table needs no room.
+        rows: Returns an iterator of ``int64[C]`` per shard: records with each label. It is called
+            several times, so a large table need not be in memory.
         num_labelled: ``int64[N]``: labelled records of each shard.
 
     Returns:
-        The deviating cells, the least likely first; and the test of the whole table as JSON: an
-        empty one where records have several labels.
+        The deviating cells, least likely first; and the test of the whole table as JSON, empty if
+        records have several labels.
     """
     total = int(num_labelled.sum())
     if total < 2:
@@ -106,7 +98,7 @@ def _counts(
     rows: Callable[[], Iterator[NDArray[np.int64]]],
     num_labelled: NDArray[np.int64],
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield shard, label, count and labelled records of the shard for the cells that were found."""
+    """Yield shard, label, count and the shard's labelled records for each cell in ``found``."""
     by_shard: dict[int, list[int]] = {}
     for _, shard, label in found:
         by_shard.setdefault(shard, []).append(label)
@@ -123,7 +115,7 @@ def _cell(shard: int, label: int, count: int, draws: int, with_label: int, total
 def _log_tail_bound(
     counts: NDArray[np.int64], draws: int, shares: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return ``float64[C]``: an upper bound of the log of the tail that a count is in.
+    """Return ``float64[C]``: an upper bound of the log of each count's tail probability.
 
     Hoeffding (1963): exp(-n KL(count / n || share)), for draws with and without replacement.
     """
@@ -136,12 +128,12 @@ def _log_tail_bound(
 
 
 def hypergeometric_p_value(count: int, draws: int, with_label: int, total: int) -> float:
-    """Return how likely a count is so far off or farther, in either direction.
+    """Return the two-sided p-value of a count under a hypergeometric distribution.
 
     Args:
-        count: Records drawn that have the label.
-        draws: Records drawn, without replacement.
-        with_label: Records that have the label, of all.
+        count: Drawn records that have the label.
+        draws: Drawn records, without replacement.
+        with_label: Records that have the label.
         total: All records.
     """
     least, most = max(0, draws + with_label - total), min(draws, with_label)
@@ -151,7 +143,7 @@ def hypergeometric_p_value(count: int, draws: int, with_label: int, total: int) 
         + _log_choose(total - with_label, draws - count)
         - _log_choose(total, draws)
     )
-    # Away from the mode every term is smaller than the one before, in the end geometrically.
+    # Away from the mode the terms decrease, eventually geometrically.
     tail, term, k = 1.0, 1.0, count
     while least <= k + step <= most and term > tail * 1e-17:
         if step > 0:
@@ -172,7 +164,7 @@ def _log_choose(n: int, k: int) -> float:
 def _table_test(
     chi_square: float, rows: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Return the test of a whole table by its margins; empty where there is nothing to test."""
+    """Return the chi-square test of a table with these margins; empty if there is no variance."""
     rows, columns = rows[rows > 0], columns[columns > 0]
     mean, variance = chi_square_moments(rows, columns)
     if variance <= 0:
@@ -191,7 +183,7 @@ def _table_test(
 def chi_square_moments(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> tuple[float, float]:
     """Return mean and variance of Pearson's chi-square over all tables with these margins.
 
-    Both are 0 where there is one row or one column, or too few records.
+    Both are 0 if there is only one row or column, or fewer than 4 records.
     """
     n, r, c = int(rows.sum()), len(rows), len(columns)
     if n < 4 or r < 2 or c < 2:
@@ -207,7 +199,7 @@ def chi_square_moments(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> t
 
 
 def gamma_tail(x: float, shape: float) -> float:
-    """Return P(X >= x) of a gamma distribution of scale 1, as Wilson and Hilferty have it."""
+    """Return P(X >= x) of a gamma distribution of scale 1, approximated by Wilson and Hilferty."""
     if x <= 0:
         return 1.0
     z = ((x / shape) ** (1 / 3) - (1 - 1 / (9 * shape))) * math.sqrt(9 * shape)
@@ -215,7 +207,7 @@ def gamma_tail(x: float, shape: float) -> float:
 
 
 _MAX_TESTED: Final = 20_000_000  # shards x labels that are tested
-_MAX_TOLD: Final = 100  # deviating cells that are told of
+_MAX_LISTED: Final = 100  # deviating cells that are listed
 
 
 @dataclass(frozen=True)
@@ -225,12 +217,12 @@ class LabelTable:
     Attributes:
         feature: Name of the feature.
         source: ``records`` or ``manifest``.
-        names: The C labels as they are spelled, in order.
-        counts: ``int64[C]``: how often each is there.
-        num_labelled: ``int64[N]``: records of each shard with a label; None where unknown.
-        num_unlabelled: Records without one.
-        rows: N columns of labels' numbers and how often the shard has each; None where unknown.
-        records: The same in records that have the label; None where unknown.
+        names: The C labels as text, sorted.
+        counts: ``int64[C]``: count of each label.
+        num_labelled: ``int64[N]``: records of each shard with a label; None if unknown.
+        num_unlabelled: Records without a label.
+        rows: Per shard, positions in ``names`` and counts of these labels; None if unknown.
+        records: The same in records that have the label; None if unknown.
     """
 
     feature: str
@@ -244,7 +236,7 @@ class LabelTable:
 
     @property
     def num_shards(self) -> int:
-        """N; 0 where nothing is known of shards."""
+        """N; 0 if counts per shard are unknown."""
         return 0 if self.rows is None else len(self.rows)
 
     @property
@@ -253,7 +245,7 @@ class LabelTable:
         return self.num_shards * len(self.names)
 
     def dense_records(self) -> Iterator[NDArray[np.int64]]:
-        """Yield ``int64[C]`` for each shard: its records with each label."""
+        """Yield ``int64[C]`` per shard: its records with each label."""
         for codes, counts in self.records or ():
             row = np.zeros(len(self.names), np.int64)
             row[codes] = counts
@@ -261,10 +253,10 @@ class LabelTable:
 
 
 def table_of_scans(scans: Sequence[LabelScan]) -> LabelTable | None:
-    """Return the counts that scans of the files of a set give, one a shard in their order.
+    """Return the label counts of the scans of a set, one scan per shard, in order.
 
     Returns:
-        None where there are no labels, or too many for a label.
+        None if there are no labels, or more than `MAX_LABELS`.
 
     Raises:
         ValueError: The scans are of different features.
@@ -272,14 +264,14 @@ def table_of_scans(scans: Sequence[LabelScan]) -> LabelTable | None:
     features = {scan.feature for scan in scans}
     if len(features) > 1:
         raise ValueError(f"scans of {len(features)} features: {sorted(features)}")
-    names = _in_order(set().union(*(scan.names for scan in scans)))
+    names = _sorted_labels(set().union(*(scan.names for scan in scans)))
     if not names or len(names) > MAX_LABELS or any(scan.too_many for scan in scans):
         return None
-    places = {name: place for place, name in enumerate(names)}
+    codes_of = {name: code for code, name in enumerate(names)}
     rows, records = [], []
     totals = np.zeros(len(names), np.int64)
     for scan in scans:
-        codes = np.array([places[name] for name in scan.names], np.int64)
+        codes = np.array([codes_of[name] for name in scan.names], np.int64)
         rows.append((codes, scan.counts))
         records.append((codes, scan.num_with))
         totals[codes] += rows[-1][1]
@@ -296,15 +288,15 @@ def table_of_scans(scans: Sequence[LabelScan]) -> LabelTable | None:
 
 
 def table_of_manifest(manifest: Manifest) -> LabelTable | None:
-    """Return the counts that a manifest has; None where it has none.
+    """Return the label counts of a manifest; None if it has none.
 
-    It counts labels and not records, so where some records have several labels nothing can be said
-    of how the records with a label were dealt out.
+    A manifest counts labels, not records. If records have several labels, the counts of records per
+    shard are unknown.
     """
     entry = manifest.labels
     if not entry or not entry["counts"]:
         return None
-    names = _in_order(entry["counts"])
+    names = _sorted_labels(entry["counts"])
     totals = np.array([entry["counts"][name] for name in names], np.int64)
     feature = manifest.schema.get("features", {}).get(entry["feature"])
     present = manifest.num_records
@@ -337,12 +329,12 @@ def table_of_manifest(manifest: Manifest) -> LabelTable | None:
 
 
 def label_mix(table: LabelTable | None, shards: Sequence[tuple[int, str]]) -> dict[str, Any]:
-    """Return the report's ``labels`` of a set; ``{}`` where there is no table.
+    """Return the report's ``labels`` of a set; ``{}`` without a table.
 
     Args:
-        table: Of :func:`table_of_scans`, with one row for each of ``shards``; or of
-            :func:`table_of_manifest`, with one row for each shard index.
-        shards: Index and path of the files that are there, as a ShardSet has them.
+        table: From :func:`table_of_scans`, one row per entry of ``shards``; or from
+            :func:`table_of_manifest`, one row per shard index.
+        shards: Index and path of the existing files, as in a ShardSet.
     """
     if table is None:
         return {}
@@ -380,13 +372,13 @@ def label_mix(table: LabelTable | None, shards: Sequence[tuple[int, str]]) -> di
                 "ratio": cell.count / cell.expected,
                 "shard_index": cell.shard if table.source == "manifest" else shards[cell.shard][0],
             }
-            for cell in here[:_MAX_TOLD]
+            for cell in here[:_MAX_LISTED]
         ]
     return mix
 
 
 def _deviating(table: LabelTable) -> tuple[list[Cell], dict[str, Any]] | None:
-    """Return the cells that deviate, the worst first; None where that can not be told."""
+    """Return the deviating cells and the test of the table; None if it can not be tested."""
     if table.records is None or table.num_labelled is None or table.num_shards < 2:
         return None
     if len(table.names) < 2 or table.num_cells > _MAX_TESTED:
@@ -395,15 +387,16 @@ def _deviating(table: LabelTable) -> tuple[list[Cell], dict[str, Any]] | None:
 
 
 def initial_dist_text(mix: Mapping[str, Any], max_labels: int = 1000) -> str:
-    """Return the label mix as a line of Python, as tf.data's ``rejection_resample`` takes it.
+    """Return the label mix as a line of Python for tf.data's ``rejection_resample``.
 
-    Labels that are the numbers of classes stand at their places, with 0 for those that no record
-    has; others are listed, and a comment names them.
+    Class numbers are positions in the list, with 0 for classes without records; other labels are
+    named in a comment.
     """
     dist: Mapping[str, float] = mix["initial_dist"]
-    places = {_class_number(name): share for name, share in dist.items()}
-    if None not in places and max(n for n in places if n is not None) < 2 * len(dist) + 10:
-        shares = [places.get(n, 0.0) for n in range(max(n for n in places if n is not None) + 1)]
+    by_class = {_class_number(name): share for name, share in dist.items()}
+    classes = [number for number in by_class if number is not None]
+    if None not in by_class and max(classes) < 2 * len(dist) + 10:
+        shares = [by_class.get(number, 0.0) for number in range(max(classes) + 1)]
         comment = f"labels 0 to {len(shares) - 1}"
     else:
         shares = list(dist.values())
@@ -414,21 +407,21 @@ def initial_dist_text(mix: Mapping[str, Any], max_labels: int = 1000) -> str:
 
 
 def label_note(mix: Mapping[str, Any]) -> str | None:
-    """Return one line that says in which shards the mix is off; None where it is not."""
+    """Return one line about the worst deviation of the label mix; None if there is none."""
     if not mix.get("num_deviating"):
         return None
     worst = mix["deviating"][0]
-    places = mix["num_deviating"]
-    rest = "" if places == 1 else f", and {places - 1:,} more such place{'s' * (places > 2)}"
+    num_more = mix["num_deviating"] - 1
+    rest = f" (and {num_more:,} more deviation{'s' * (num_more > 1)})" if num_more else ""
     return (
-        f"labels are not dealt evenly: {worst['path']} has label {worst['label']!r} of "
-        f"{mix['feature']!r} in {worst['count']:,} records, {worst['expected']:,.1f} would be its "
-        f"share{rest}; `shardwriter write --shuffle --seed 0` writes every shard with the same mix"
+        f"labels are not spread evenly: {worst['path']} has label {worst['label']!r} of "
+        f"{mix['feature']!r} in {worst['count']:,} records, expected {worst['expected']:,.1f}"
+        f"{rest}; `shardwriter write --shuffle --seed 0` writes every shard with the same mix"
     )
 
 
-def _in_order(names: Any) -> list[str]:
-    """Sort labels: numbers by size, then the others as text."""
+def _sorted_labels(names: Any) -> list[str]:
+    """Return labels sorted: numbers by value, then the others as text."""
 
     def key(name: str) -> tuple[bool, float, str]:
         try:

@@ -1,14 +1,14 @@
-"""Repair: a dataset whose good records are all of a damaged one's, or all that it ever had.
+"""Repair of a damaged dataset: copy what is verified, write again what a source can provide.
 
 ::
 
-    files, manifest and index looked at -> every shard proven, or its good records found
-    without a source   good shards copied, damaged ones made of their good records,
-                       what is lost listed
-    with the source    good shards copied, the others made again and held against the manifest
+    files, manifest, index -> survey: verify every shard, or find its good records
+    without a source   copy good shards, rewrite damaged ones from their good records,
+                       list what is lost
+    with the source    copy good shards, write the others again, compare them with the manifest
     -> index -> commit -> final names, the manifest last
 
-Nothing stands under a final name before all of it is whole.
+No file gets its final name before all files are complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardwriter.dataset import Split, check_value, is_url
 from shardwriter.errors import OptionError, OutputExists, SourceError, StorageError
 from shardwriter.inspect import repair_shards
 from shardwriter.inspect.repair_report import RepairReport
-from shardwriter.inspect.survey import Known, ShardSurvey, look, survey_shard
+from shardwriter.inspect.survey import DamagedDataset, ShardSurvey, find_damaged, survey_shard
 from shardwriter.schema import SchemaLike, declare
 from shardwriter.sources import Source, TableOptions, open_as_split
 from shardwriter.storage import LocalStorage
@@ -71,47 +71,48 @@ def repair(
     images: ImageOptions | None = None,
     table: TableOptions | None = None,
 ) -> RepairReport:
-    """Bring back what can be brought back of a damaged dataset.
+    """Repair a damaged dataset.
 
-    Without a source every provably good record is copied, and what is lost is listed in
-    ``<name>.lost.jsonl``. With the source that the dataset was written from, only the shards that
-    are damaged or missing are made again, and the result is byte-identical to the undamaged one.
+    Without a source every good record is copied, and lost records are listed in
+    ``<name>.lost.jsonl``. With the source that the dataset was written from, the damaged and
+    missing shards are written again, and the result is byte-identical to the undamaged dataset.
 
     Args:
         path: The dataset: ``out/train``, ``out/train@16``, its manifest, or its folder.
-        out: The folder for the repaired one; its files have the same names. With a source it may be
-            the dataset's own folder: then only what is damaged is replaced.
-        source: What it was written from, as for :func:`shardwriter.write`; None for what is there.
-        format: As it was written.
-        map: As it was written.
-        filter: As it was written.
-        limit: As it was written.
-        shuffle_seed: As it was written; left off, as the manifest says.
-        order: Likewise.
-        key: Likewise.
-        order_seed: Likewise.
-        label: As it was written.
-        schema: As it was written.
-        workers: Processes that make shards again; None for as many as there are cores.
-        overwrite: Replace a dataset of this name in ``out`` once the new one is whole.
-        dry_run: Say what would be done, and write nothing.
-        trust_no_crc: Keep records whose CRC fields are zero, which nothing proves. Only of files
-            without manifest and index: shards of ours have no such records.
-        progress: True shows a bar of the reading, and then of the writing; or a function that is
-            told now and then how far the writing is.
-        reading: Called with (bytes read, bytes of all files), where ``progress`` shows no bar.
-        notify: Called with hints.
-        images: As it was written.
-        table: As it was written.
+        out: The folder of the repaired dataset; its files have the same names. With a source it may
+            be the dataset's own folder: then only damaged files are replaced.
+        source: The source of the dataset, as for :func:`shardwriter.write`; None to repair from the
+            shards alone.
+        format: As in the original write.
+        map: As in the original write.
+        filter: As in the original write.
+        limit: As in the original write.
+        shuffle_seed: As in the original write; by default that of the manifest.
+        order: As in the original write; by default that of the manifest.
+        key: As in the original write; by default that of the manifest.
+        order_seed: As in the original write; by default that of the manifest.
+        label: As in the original write.
+        schema: As in the original write.
+        workers: Processes that write shards; None for one per core.
+        overwrite: Replace a dataset of this name in ``out`` after the new one is complete.
+        dry_run: Return the report, and write nothing.
+        trust_no_crc: Also copy records whose CRC fields are zero, which can not be verified. Only
+            without manifest and index: shards written by shardwriter have no such records.
+        progress: True shows a bar of reading and then of writing; or a function that is called now
+            and then with the progress of writing.
+        reading: Called with (bytes read, bytes of all files), unless ``progress`` shows a bar.
+        notify: Called with notes for people.
+        images: As in the original write.
+        table: As in the original write.
 
     Returns:
         What was done, and what is lost.
 
     Raises:
-        UsageError: An option is wrong, ``out`` holds such a dataset, or the source is another.
+        UsageError: An option is wrong, ``out`` holds such a dataset, or the source differs.
         DataError: There is nothing to repair with; nothing is published.
-        RunError: The work could not be done; nothing is published, but that files of a set without
-            a manifest get their names one by one.
+        RunError: The repair failed; nothing is published, except that files of a set without a
+            manifest get their final names one by one.
     """
     check_value("dry_run", dry_run, bool)
     check_value("trust_no_crc", trust_no_crc, bool)
@@ -166,23 +167,22 @@ def repair_dataset(
 
     Args:
         path: The dataset.
-        out: The folder of the repaired one.
-        open_source: Opens what it was written from, or a split of it; None to repair from what is
-            there.
-        options: What decides the bytes, as it was written.
-        run_options: What does not.
+        out: The folder of the repaired dataset.
+        open_source: Opens the source, or a split of it; None to repair from the shards alone.
+        options: Options that change bytes, as in the original write.
+        run_options: Options that do not.
         dry_run: Write nothing.
-        trust_no_crc: Keep records whose CRC fields are zero.
-        progress: Told now and then how far the making is.
-        reading: Told of (bytes read, bytes of all files).
-        notices: Says what a person should know.
+        trust_no_crc: Also copy records whose CRC fields are zero.
+        progress: Called now and then with the progress of writing.
+        reading: Called with (bytes read, bytes of all files).
+        notices: Reports notes to people.
     """
     notices = notices or Notices()
     run_options = repair_shards.run_options_of(run_options)
-    known = look(path)
+    known = find_damaged(path)
     in_place = _check_out(out, known, has_source=open_source is not None)
     if open_source is None:
-        return _from_what_is_there(
+        return _repair_without_source(
             known,
             out,
             run_options,
@@ -193,7 +193,7 @@ def repair_dataset(
     repair_shards.required_manifest(known)
     if trust_no_crc:
         raise OptionError(
-            "shards that are made again have no records whose CRC fields are zero",
+            "--trust-no-crc is not for a repair with --source: no record is taken from the shards",
             hint="leave --trust-no-crc off",
         )
     if dry_run:
@@ -207,10 +207,10 @@ def repair_dataset(
         open_engine(run_options, known.num_shards) as engine,
     ):
         if in_place:
-            known = look(path)  # it can have been replaced before it was claimed
+            known = find_damaged(path)  # it may have been replaced before the claim
         job = repair_shards.job_of(known, out, options, open_source, notices.note)
         surveys = _survey(known, reading, deep=False)
-        repair_shards.remake(
+        repair_shards.repair_from_source(
             known,
             surveys,
             run,
@@ -223,8 +223,8 @@ def repair_dataset(
         return repair_shards.report_with_source(known, surveys, out, in_place=in_place)
 
 
-def _from_what_is_there(
-    known: Known,
+def _repair_without_source(
+    known: DamagedDataset,
     out: str,
     run_options: RunOptions,
     *,
@@ -238,21 +238,17 @@ def _from_what_is_there(
         return repair_shards.report_without_source(known, surveys, out, is_dry_run=True)
     with _claimed(known, out, run_options, in_place=False) as run:
         if not run_options.overwrite:
-            repair_shards.check_free(run, known)
+            repair_shards.check_names_free(run, known)
         surveys = _survey(known, reading, trust_no_crc=trust_no_crc)
         _must_hold_records(known, surveys)
         report = repair_shards.report_without_source(known, surveys, out)
         begin_run(run, {"repair": True, **machine_facts()})
-        repair_shards.fill(known, surveys, run, report, trust_no_crc=trust_no_crc)
+        repair_shards.repair_from_records(known, surveys, run, report, trust_no_crc=trust_no_crc)
     return report
 
 
-def _must_hold_records(known: Known, surveys: Sequence[ShardSurvey]) -> None:
-    """Refuse a file by itself that does not begin as a TFRecord and holds no record.
-
-    Raises:
-        SourceError: It is something else.
-    """
+def _must_hold_records(known: DamagedDataset, surveys: Sequence[ShardSurvey]) -> None:
+    """Raise `SourceError` for a single file that is not a TFRecord file."""
     kinds = {defect.kind for survey in surveys for defect in survey.defects}
     if known.pattern is not None or any(s.num_records for s in surveys) or kinds != {"length-crc"}:
         return
@@ -263,8 +259,12 @@ def _must_hold_records(known: Known, surveys: Sequence[ShardSurvey]) -> None:
     )
 
 
-def _check_out(out: str, known: Known, *, has_source: bool) -> bool:
-    """Refuse an output that can not be; return whether it is where the damaged dataset lies."""
+def _check_out(out: str, known: DamagedDataset, *, has_source: bool) -> bool:
+    """Return whether OUT is the folder of the damaged dataset.
+
+    Raises:
+        OptionError: OUT is not a local folder, or it is that folder and there is no source.
+    """
     if is_url(out):
         raise OptionError(
             f"{out!r} is a URL, and a repair writes to a local folder",
@@ -272,25 +272,25 @@ def _check_out(out: str, known: Known, *, has_source: bool) -> bool:
         )
     if "@" in os.path.basename(out) or os.path.isfile(out):
         raise OptionError(
-            f"{out!r} is no folder",
+            f"{out!r} is not a folder",
             hint="OUT is the folder of the repaired dataset; its files keep their names",
         )
     in_place = os.path.realpath(out) == os.path.realpath(known.directory)
     if in_place and not has_source:
         raise OptionError(
-            f"OUT is the folder of the damaged dataset {known.name!r}, which is not replaced by "
-            "what is left of it",
+            f"OUT is the folder of the damaged dataset {known.name!r}; without --source the "
+            "repaired dataset goes to another folder",
             path=out,
-            hint="choose another folder; or give --source, which brings all of it back",
+            hint="choose another folder; or give --source, which restores all records",
         )
     return in_place
 
 
 @contextmanager
 def _claimed(
-    known: Known, out: str, run_options: RunOptions, *, in_place: bool
+    known: DamagedDataset, out: str, run_options: RunOptions, *, in_place: bool
 ) -> Iterator[RunDirectory]:
-    """Hold the run directory in OUT; what is begun and not committed is deleted after an error."""
+    """Claim the run directory in OUT for a block; after an error, delete it unless committed."""
     with RunDirectory.claim(out, known.name, LocalStorage()) as run:
         if in_place:
             _check_in_place(run, run_options)
@@ -298,30 +298,30 @@ def _claimed(
             check_output(run, overwrite=run_options.overwrite, pattern=known.pattern)
         try:
             yield run
-        except BaseException:  # Ctrl-C and SIGTERM are tidied up too
-            with suppress(StorageError):  # it would hide what has happened
+        except BaseException:  # also Ctrl-C and SIGTERM
+            with suppress(StorageError):  # it would hide the first error
                 if not is_committed(run):
                     run.discard()
             raise
 
 
 def _check_in_place(run: RunDirectory, run_options: RunOptions) -> None:
-    """Finish what was committed, and refuse to discard an unfinished run that can be gone on with.
+    """Publish a run that was committed.
 
     Raises:
-        OutputExists: There is one.
+        OutputExists: There is an unfinished run that can be resumed.
     """
     finish_committed(run, overwrite=run_options.overwrite)
     if run.is_resumable and not run_options.overwrite:
         raise OutputExists(
             f"an unfinished run of {run.name!r} is there",
             path=run.path,
-            hint="`shardwriter write --resume` goes on with it; --overwrite discards it",
+            hint="`shardwriter write --resume` continues it; --overwrite discards it",
         )
 
 
 def _survey(
-    known: Known,
+    known: DamagedDataset,
     reading: Reading | None,
     *,
     deep: bool = True,
@@ -330,17 +330,13 @@ def _survey(
     total_bytes = sum(os.path.getsize(path) for path in known.files.values())
     done_bytes = 0
 
-    def tell(num_bytes: int) -> None:
+    def add_progress(num_bytes: int) -> None:
         nonlocal done_bytes
         done_bytes = min(done_bytes + num_bytes, total_bytes)
         if reading is not None:
             reading(done_bytes, total_bytes)
 
     return [
-        survey_shard(known, shard, deep=deep, trust_no_crc=trust_no_crc, progress=tell)
+        survey_shard(known, shard, deep=deep, trust_no_crc=trust_no_crc, progress=add_progress)
         for shard in known.shards
     ]
-
-
-def _ignore(_line: str) -> None:
-    return

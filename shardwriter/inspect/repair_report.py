@@ -1,4 +1,4 @@
-"""What a repair has done, or would do: shard by shard, and every item that is lost."""
+"""The report of a repair: what was done with each shard, and every lost record."""
 
 from __future__ import annotations
 
@@ -11,39 +11,38 @@ import numpy as np
 
 from shardwriter.dataset import Gaps, lost_items_file, manifest_file, to_runs
 from shardwriter.formats import Defect, canonical, clean, html_table
-from shardwriter.inspect.survey import Known, ShardSurvey
+from shardwriter.inspect.survey import DamagedDataset, ShardSurvey
 
 SCHEMA: Final = "shardwriter.repair/1"
 
 Action = Literal["copied", "kept", "rewritten", "remade", "left-out"]
-"""What became of a shard.
+"""What was done with a shard.
 
-``copied``: as it was. ``kept``: it was good and stays where it is. ``rewritten``: made of its good
-records. ``remade``: made anew from the source. ``left-out``: it is not there, and nobody knows what
-was in it.
+``copied``: copied unchanged. ``kept``: good, and not touched. ``rewritten``: written from its good
+records. ``remade``: written again from the source. ``left-out``: missing, with unknown content.
 """
 
 _RECORD_KINDS: Final = frozenset(["payload-crc", "no-crc", "unmasked-crc"])
-"""Defects behind which the next record is known, so that what is lost is counted exactly."""
+"""Defects of single records, after which the next record is known: losses are counted exactly."""
 _HARMLESS: Final = frozenset(["torn-tail", "misnamed"])
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A record that could not be brought back; or of a place behind a break, nobody knows how many.
+    """A lost record; or an unknown number of records behind a break.
 
     Attributes:
-        kind: What broke it: a kind of defect, as ``shard-stats`` names them.
+        kind: The kind of defect, as in the findings of ``shard-stats``.
         shard: Its shard.
-        place: Which of the shard's records it is, or was the first of them.
-        item: Its index in source order; None where the file's name does not tell.
-        offset: Of its frame in the uncompressed stream, where that is known.
-        num_lost: 1, or None for a number that is not known.
+        position: Its index in the shard, or that of the first lost record.
+        item: Its index in source order; None if unknown.
+        offset: Offset of its frame in the uncompressed stream; None if unknown.
+        num_lost: 1, or None for an unknown number.
     """
 
     kind: str
     shard: int
-    place: int
+    position: int
     item: int | None
     offset: int | None = None
     num_lost: int | None = 1
@@ -55,24 +54,24 @@ class Lost:
             "kind": self.kind,
             "num_lost": self.num_lost,
             "offset": self.offset,
-            "record_index": self.place,
+            "record_index": self.position,
             "shard_index": self.shard,
         }
 
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What became of one shard.
+    """The result of a repair for one shard.
 
     Attributes:
-        shard: Its number.
-        path: Where it was.
+        shard: Its index.
+        path: The damaged shard.
         action: What was done.
         state: What was found; see :data:`shardwriter.inspect.survey.State`.
-        num_records: Records that it has now.
-        num_lost: Records that it has lost; None for a number that is not known.
-        num_unplaced: Good records that were left out, as nobody knows which items they are.
-        detail: The first thing that was wrong with it.
+        num_records: Records of the repaired shard.
+        num_lost: Lost records; None if unknown.
+        num_unplaced: Good records that were left out, because their items are unknown.
+        detail: The first defect.
     """
 
     shard: int
@@ -85,7 +84,7 @@ class ShardResult:
     detail: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the result as JSON."""
         return {
             "action": self.action,
             "detail": self.detail,
@@ -100,18 +99,18 @@ class ShardResult:
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What a repair has done, or would do.
+    """The report of a repair, or of a dry run.
 
     Attributes:
-        path: The dataset that was damaged.
-        out: The folder of the repaired one.
-        name: Its name.
-        num_items: T; None where that is not known.
-        shards: What became of each shard.
-        lost: What could not be brought back, in order of shards and records.
-        is_lawful: Whether the repaired dataset has a manifest.
+        path: The damaged dataset.
+        out: The folder of the repaired dataset.
+        name: The dataset's name.
+        num_items: Number of items; None if unknown.
+        shards: The result for each shard.
+        lost: Lost records, in order of shards and records.
+        has_manifest: Whether the repaired dataset has a manifest.
         is_dry_run: Whether nothing was written.
-        notes: What a person should know, one line each.
+        notes: Remarks for people, one line each.
     """
 
     path: str
@@ -120,7 +119,7 @@ class RepairReport:
     num_items: int | None
     shards: Sequence[ShardResult]
     lost: Sequence[Lost]
-    is_lawful: bool
+    has_manifest: bool
     is_dry_run: bool = False
     notes: Sequence[str] = field(default_factory=list)
 
@@ -138,7 +137,7 @@ class RepairReport:
 
     @property
     def num_lost(self) -> int | None:
-        """Records that are lost; None where some of them can not be counted."""
+        """Number of lost records; None if some losses can not be counted."""
         counts = [entry.num_lost for entry in self.lost]
         return None if None in counts else sum(count or 0 for count in counts)
 
@@ -149,17 +148,17 @@ class RepairReport:
 
     @property
     def manifest(self) -> str | None:
-        """Path of the repaired dataset's manifest; None where it has none."""
-        return os.path.join(self.out, manifest_file(self.name)) if self.is_lawful else None
+        """Path of the repaired dataset's manifest; None without one."""
+        return os.path.join(self.out, manifest_file(self.name)) if self.has_manifest else None
 
     @property
     def ledger(self) -> str | None:
-        """Path of the list of what is lost; None where nothing is."""
+        """Path of the list of lost records; None if nothing is lost."""
         return os.path.join(self.out, lost_items_file(self.name)) if self.lost else None
 
     @property
     def verdict(self) -> str:
-        """What was done and what is lost, in a line."""
+        """One line: what was done, and what is lost."""
         count = dict.fromkeys(get_args(Action), 0)
         for shard in self.shards:
             count[shard.action] += 1
@@ -210,82 +209,82 @@ def _run_text(run: list[int]) -> str:
     return f"{first:,}" if count == 1 else f"{first:,} to {first + count - 1:,}"
 
 
-def lost_of(known: Known, found: ShardSurvey) -> list[Lost]:
-    """Return what of a shard is lost, in order."""
+def lost_of(known: DamagedDataset, found: ShardSurvey) -> list[Lost]:
+    """Return the lost records of a shard, in order."""
     if found.is_good:
         return []
-    if known.is_lawful:
+    if known.items_known:
         return list(_lost_items(known, found))
     return _lost_records(known, found)
 
 
-def _lost_items(known: Known, found: ShardSurvey) -> Iterable[Lost]:
-    """Yield the lost records of a shard of which it is known what it had."""
+def _lost_items(known: DamagedDataset, found: ShardSurvey) -> Iterable[Lost]:
+    """Yield the lost records of a shard with a known number of records."""
     gaps = Gaps(known.gaps, known.num_shards)
     rows = known.rows(found.shard)
     is_plain = rows is not None and known.compression == "none"
     starts = np.concatenate(([0], rows[0])) if is_plain and rows is not None else None
-    for place in found.lost_places.tolist():
+    for position in found.lost_positions.tolist():
         yield Lost(
-            _kind(found, place),
+            _kind(found, position),
             found.shard,
-            place,
-            gaps.item_index(found.shard, place),
-            None if starts is None else int(starts[place]),
+            position,
+            gaps.item_index(found.shard, position),
+            None if starts is None else int(starts[position]),
         )
 
 
-def _lost_records(known: Known, found: ShardSurvey) -> list[Lost]:
-    """Return the lost records of a shard of which nobody has told what it had."""
+def _lost_records(known: DamagedDataset, found: ShardSurvey) -> list[Lost]:
+    """Return the lost records of a shard with an unknown number of records."""
 
-    def item(place: int) -> int | None:
-        return None if known.pattern is None else found.shard + known.num_shards * place
+    def item(position: int) -> int | None:
+        return None if known.pattern is None else found.shard + known.num_shards * position
 
-    if found.places is None:
+    if found.positions is None:
         return [Lost("missing-shard", found.shard, 0, item(0), None, None)]
     lost = []
-    is_found = set(found.places.tolist())
+    is_found = set(found.positions.tolist())
     for defect in found.defects:
         first = defect.record_index
         if defect.kind in _RECORD_KINDS and first is not None:
-            for place in range(first, first + (defect.num_records or 0)):
-                if place in is_found:
-                    continue  # nothing was lost with it
-                offset = defect.offset if place == first else None
-                lost.append(Lost(defect.kind, found.shard, place, item(place), offset))
+            for position in range(first, first + (defect.num_records or 0)):
+                if position in is_found:
+                    continue  # the record was recovered
+                offset = defect.offset if position == first else None
+                lost.append(Lost(defect.kind, found.shard, position, item(position), offset))
             continue
         if defect.kind == "misnamed":
             continue
-        # Nobody knows how many there were from here on, nor which records are those behind it.
-        # Zeros at the end may stand where records were.
-        counted = [place for place in found.places.tolist() if place >= 0]
-        place = max([counted[-1] + 1 if counted else 0, *(entry.place + 1 for entry in lost)])
-        lost.append(Lost(defect.kind, found.shard, place, item(place), defect.offset, None))
+        # From here on neither the number of lost records nor the positions of later ones are known;
+        # zeros at the end may have replaced records.
+        counted = [position for position in found.positions.tolist() if position >= 0]
+        position = max([counted[-1] + 1 if counted else 0, *(entry.position + 1 for entry in lost)])
+        lost.append(Lost(defect.kind, found.shard, position, item(position), defect.offset, None))
         break
     return lost
 
 
-def _kind(found: ShardSurvey, place: int) -> str:
-    """Return what is to blame for the loss of a record."""
+def _kind(found: ShardSurvey, position: int) -> str:
+    """Return the kind of defect that lost a record."""
     if found.state != "damaged":
         return "missing-shard" if found.state == "missing" else found.state
-    before = [d for d in found.defects if _covers(d, place)]
+    before = [d for d in found.defects if _covers(d, position)]
     return before[-1].kind if before else "record-count"
 
 
-def _covers(defect: Defect, place: int) -> bool:
-    if defect.kind in _HARMLESS or defect.record_index is None or defect.record_index > place:
+def _covers(defect: Defect, position: int) -> bool:
+    if defect.kind in _HARMLESS or defect.record_index is None or defect.record_index > position:
         return False
     is_exact = defect.kind in _RECORD_KINDS
-    return not is_exact or place < defect.record_index + (defect.num_records or 0)
+    return not is_exact or position < defect.record_index + (defect.num_records or 0)
 
 
 def result_of(
-    known: Known, found: ShardSurvey, action: Action, lost: Sequence[Lost]
+    known: DamagedDataset, found: ShardSurvey, action: Action, lost: Sequence[Lost]
 ) -> ShardResult:
-    """Say what became of a shard."""
+    """Return the result for a shard."""
     counts = [entry.num_lost for entry in lost]
-    unplaced = found.num_unplaced if known.is_lawful else 0
+    unplaced = found.num_unplaced if known.items_known else 0
     detail = found.defects[0].detail if found.defects else None
     expected = found.num_expected
     num_records = found.num_records - unplaced

@@ -1,8 +1,13 @@
-"""Repair from the source: only the shards that are damaged or missing are made again.
+"""The two repairs, on shards that were surveyed: without a source, and with it.
 
-The job has to be that of the manifest. What the engine makes is held against the manifest before
-anything is published, and the manifest, the index and the shards that were good are what they were:
-the dataset ends byte-identical to the undamaged one.
+Without a source, good shards are copied and damaged ones are rewritten from their good records. If
+the items of records are known, lost items become gaps, so all other records keep their shards and
+order; the repaired dataset has a job of its own. If they are unknown, records keep their order in
+each file and there is no manifest.
+
+With the source, its job must be that of the manifest. Only damaged and missing shards are written
+again, and compared with the manifest before anything is published. The result is byte-identical to
+the undamaged dataset.
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ from shardwriter.formats import (
     read_records,
 )
 from shardwriter.inspect.repair_report import Action, Lost, RepairReport, lost_of, result_of
-from shardwriter.inspect.survey import Known, Salvage, ShardSurvey
+from shardwriter.inspect.survey import DamagedDataset, Salvage, ShardSurvey
 from shardwriter.schema import FeatureType, LabelCounts
 from shardwriter.sources import Source
 from shardwriter.storage import storage_errors
@@ -84,26 +89,23 @@ from shardwriter.writing import (
     write_index,
 )
 
-# Bringing shards into a run directory: copied as they are, or made of their good records.
+# -- shards of the run directory -------------------------------------------------------------------
 
-_FICLONE: Final = 0x40049409  # of linux/fs.h: both files have the same blocks until one is changed
+_FICLONE: Final = 0x40049409  # of linux/fs.h: both files share blocks until one is changed
 _COPY_BYTES: Final = 1 << 27
 _READ_BYTES: Final = 1 << 20
 
 
 def copy_file(source: str, target: str, num_bytes: int) -> int:
-    """Copy the first bytes of a file, within the file system where it can, and bring them to disk.
+    """Copy the first bytes of a file durably, and return the CRC-32C of the copy.
 
     Args:
         source: The file.
-        target: The file to make.
-        num_bytes: How many bytes.
-
-    Returns:
-        CRC-32C of what stands in the new file.
+        target: The new file.
+        num_bytes: Number of bytes.
 
     Raises:
-        StorageError: It can not be read or written, or has fewer bytes.
+        StorageError: A file can not be read or written, or the source has fewer bytes.
     """
     with (
         storage_errors(source),
@@ -119,7 +121,7 @@ def copy_file(source: str, target: str, num_bytes: int) -> int:
             crc = extend_crc32c(crc, data)
             size += len(data)
     if size != num_bytes:
-        raise StorageError(f"it has {size:,} bytes now, and had {num_bytes:,}", path=source)
+        raise StorageError(f"it has {size:,} bytes, expected {num_bytes:,}", path=source)
     return crc
 
 
@@ -129,7 +131,7 @@ def _copy(old: int, new: int, num_bytes: int) -> None:
         os.ftruncate(new, num_bytes)
         return
     except OSError:
-        pass  # most file systems can not, and none does it from one to another
+        pass  # not supported by most file systems, or across them
     done = 0
     try:
         while done < num_bytes:
@@ -138,7 +140,7 @@ def _copy(old: int, new: int, num_bytes: int) -> None:
                 break
             done += count
     except (OSError, AttributeError):
-        pass  # on, by the program itself
+        pass  # continue with pread and pwrite
     while done < num_bytes:
         data = os.pread(old, min(_READ_BYTES, num_bytes - done), done)
         if not data:
@@ -146,11 +148,11 @@ def _copy(old: int, new: int, num_bytes: int) -> None:
         done += os.pwrite(new, data, done)
 
 
-def copy_shard(known: Known, found: ShardSurvey, run: RunDirectory) -> SealedShard:
-    """Copy a shard that is good, and note its index.
+def copy_shard(known: DamagedDataset, found: ShardSurvey, run: RunDirectory) -> SealedShard:
+    """Copy a good shard and its index rows into the run directory, and return its entry.
 
     Raises:
-        StorageError: It is not what it was when it was surveyed.
+        StorageError: The shard has changed since the survey.
     """
     path = known.path(found.shard)
     target = run.shard_path(found.shard)
@@ -159,9 +161,9 @@ def copy_shard(known: Known, found: ShardSurvey, run: RunDirectory) -> SealedSha
         raise StorageError(
             "it was changed while it was copied",
             path=path,
-            hint="repair it again when nobody writes it",
+            hint="repair it again when no other program writes it",
         )
-    if known.is_lawful or known.has_dali_index_of(found.shard):
+    if known.items_known or known.has_dali_index_of(found.shard):
         write_rows(known, found, run, target)
     if known.manifest is not None:
         return known.manifest.shards[found.shard]
@@ -175,14 +177,14 @@ def copy_shard(known: Known, found: ShardSurvey, run: RunDirectory) -> SealedSha
     )
 
 
-def write_rows(known: Known, found: ShardSurvey, run: RunDirectory, path: str) -> None:
-    """Note the index of a shard in the run directory: what is known of it, or what it is found.
+def write_rows(known: DamagedDataset, found: ShardSurvey, run: RunDirectory, path: str) -> None:
+    """Write the index rows of a shard to the run directory: those of the index, or from the file.
 
     Args:
         known: The dataset.
-        found: The shard.
+        found: The survey of the shard.
         run: The run directory.
-        path: Where the shard lies.
+        path: The shard's file.
     """
     rows = known.rows(found.shard)
     if rows is None:
@@ -195,65 +197,62 @@ def write_rows(known: Known, found: ShardSurvey, run: RunDirectory, path: str) -
 
 
 def rewrite_shard(
-    known: Known,
+    known: DamagedDataset,
     found: ShardSurvey,
     run: RunDirectory,
     packing: Packing,
     *,
     trust_no_crc: bool = False,
     keep_unplaced: bool = False,
-    on_record: Callable[[int, bytes], None] | None = None,
 ) -> SealedShard:
-    """Make a shard of the good records of a damaged one.
+    """Write a shard from the good records of a damaged one, and return its entry.
 
     Args:
         known: The dataset.
-        found: The shard.
-        run: Where it grows.
-        packing: How it is compressed.
-        trust_no_crc: As the shard was surveyed.
-        keep_unplaced: Whether records are kept of which nobody knows which they are.
-        on_record: Told of the place and the payload of each record.
+        found: The survey of the shard.
+        run: The run directory.
+        packing: The compression of the new shard.
+        trust_no_crc: As in the survey.
+        keep_unplaced: Whether records with unknown positions are written, too.
 
     Raises:
-        StorageError: It is not what it was when it was surveyed.
+        StorageError: The shard has changed since the survey.
     """
     with ExitStack() as stack:
-        growing = OpenShards(stack, run, [found.shard], packing)
-        write = growing.files[found.shard].write
-        for place, payload in _good(known, found, trust_no_crc=trust_no_crc):
-            if place < 0 and not keep_unplaced:
-                continue
-            write(payload)
-            if on_record is not None:
-                on_record(place, payload)
-        sealed = growing.seal()
-        growing.files.clear()
+        open_shards = OpenShards(stack, run, [found.shard], packing)
+        write = open_shards.files[found.shard].write
+        for position, payload in _good_records(known, found, trust_no_crc=trust_no_crc):
+            if position >= 0 or keep_unplaced:
+                write(payload)
+        sealed = open_shards.seal()
+        open_shards.files.clear()
     return sealed[found.shard]
 
 
-def _good(known: Known, found: ShardSurvey, *, trust_no_crc: bool) -> Iterable[tuple[int, bytes]]:
-    if found.state != "damaged" or found.places is None:
+def _good_records(
+    known: DamagedDataset, found: ShardSurvey, *, trust_no_crc: bool
+) -> Iterable[tuple[int, bytes]]:
+    if found.state != "damaged" or found.positions is None:
         return
     path = known.path(found.shard)
     salvage = Salvage(
         path,
         known.compression,
         known.rows(found.shard),
-        trust_no_crc=trust_no_crc and not known.is_lawful,
+        trust_no_crc=trust_no_crc and not known.items_known,
     )
     count = 0
     for record in salvage.records(_ignore):
-        if count == len(found.places):
+        if count == len(found.positions):
             count += 1
             break
-        yield int(found.places[count]), record.payload
+        yield int(found.positions[count]), record.payload
         count += 1
-    if count != len(found.places):
+    if count != len(found.positions):
         raise StorageError(
             "it was changed while it was read",
             path=path,
-            hint="repair it again when nobody writes it",
+            hint="repair it again when no other program writes it",
         )
 
 
@@ -261,31 +260,31 @@ def _ignore(_defect: Defect) -> None:
     return
 
 
-# Counting again what a manifest says of records, once some of them are gone.
+# -- schema and labels of the remaining records ----------------------------------------------------
 
 Records = Callable[[int], Iterator[tuple[int, bytes]]]
-"""Gives item index and payload of the records that a shard has now."""
+"""Returns item index and payload of each record of a repaired shard."""
 
 
 def recount(
     manifest: Manifest, changed: Collection[int], num_records: int, records: Records
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the manifest's ``schema`` and ``labels`` of the records that are left.
+    """Return the manifest's ``schema`` and ``labels`` for the remaining records.
 
-    Records are read only where the counts can not be told without: labels of the shards that have
-    changed, or all records, where a feature is in some of them only.
+    Records are only read if counts depend on them: labels of the changed shards, or all records if
+    a feature is absent from some.
 
     Args:
-        manifest: Of the whole dataset.
+        manifest: The manifest of the undamaged dataset.
         changed: The shards that have lost records.
-        num_records: Records that are left in all.
-        records: Gives them.
+        num_records: Number of remaining records.
+        records: Reads the records of a shard.
     """
     is_sequences = "feature_lists" in manifest.schema
-    told = dict(manifest.schema.get("features", {}))
+    entries = dict(manifest.schema.get("features", {}))
     if is_sequences:
-        told = by_key(told, manifest.schema["feature_lists"])
-    features = {name: dict(entry) for name, entry in told.items()}
+        entries = by_key(entries, manifest.schema["feature_lists"])
+    features = {name: dict(entry) for name, entry in entries.items()}
     partly = {
         name
         for name, entry in features.items()
@@ -310,7 +309,7 @@ def recount(
                 else:
                     found = values = decode_example(payload)
             except WireError:
-                continue  # a record of another kind, of which nothing was counted
+                continue  # a record of another kind, which is not counted
             for name in partly & found.keys():
                 features[name]["present"] += 1
                 features[name]["unset"] += found[name] is None
@@ -323,39 +322,36 @@ def recount(
 
 
 def _first(steps: Sequence[Values | None]) -> Values | None:
-    """Return the values of a step that has some; None where none does."""
+    """Return the values of the first step that has any; None if none has."""
     return next((values for values in steps if values is not None), None)
 
 
 class _Labels:
-    """Label counts of a manifest, those of the changed shards counted anew."""
+    """Label counts of a manifest, with those of the changed shards counted again."""
 
     def __init__(self, manifest: Manifest, changed: Collection[int]) -> None:
         assert manifest.labels is not None
-        told = manifest.labels
-        self._feature = told["feature"]
+        old = manifest.labels
+        self._feature = old["feature"]
         features = manifest.features
         kind = features[self._feature].type.kind if self._feature in features else None
-        self.needs_all = told.get("shards") is None
-        kept: Mapping[str, Any] = {"counts": {}, "feature": self._feature}
-        if not self.needs_all:
+        self.needs_all = old.get("shards") is None
+        if self.needs_all:
+            self._counts = LabelCounts(self._feature, manifest.num_shards)
+        else:
             rows = {
                 label: [0 if shard in changed else n for shard, n in enumerate(row)]
-                for label, row in told["shards"].items()
+                for label, row in old["shards"].items()
             }
             rows = {label: row for label, row in rows.items() if any(row)}
             counts = {label: sum(row) for label, row in rows.items()}
-            kept = {"counts": counts, "feature": self._feature, "shards": rows}
-        self._counts = (
-            LabelCounts(self._feature, manifest.num_shards)
-            if self.needs_all
-            else LabelCounts.from_json(kept, manifest.num_shards, kind)
-        )
-        # A float stands in a record with fewer digits than it was counted with.
+            unchanged = {"counts": counts, "feature": self._feature, "shards": rows}
+            self._counts = LabelCounts.from_json(unchanged, manifest.num_shards, kind)
+        # The manifest's labels have float64 digits, records have float32.
         self._floats: dict[float, float] = {}
         if kind == "float":
-            spelled = [float(label) for label in told["counts"] if label != "nan"]
-            self._floats = {float(np.float32(number)): number for number in spelled}
+            numbers = [float(label) for label in old["counts"] if label != "nan"]
+            self._floats = {float(np.float32(number)): number for number in numbers}
 
     def add(self, item_index: int, values: Mapping[str, Any]) -> None:
         value = values.get(self._feature)
@@ -371,47 +367,43 @@ class _Labels:
         return self._counts.to_json()
 
 
-# Repair without the source: good shards are copied, damaged ones made of their good records.
-#
-# Where it is known which item each record is, the result is a dataset like any other: what is lost
-# are gaps, so every other record stays where it was. Its job is another, since it is another
-# dataset. Where that is not known records keep their order in each file, and no manifest is made.
+# -- repair without the source ---------------------------------------------------------------------
 
 
 def report_without_source(
-    known: Known, surveys: Sequence[ShardSurvey], out: str, *, is_dry_run: bool = False
+    known: DamagedDataset, surveys: Sequence[ShardSurvey], out: str, *, is_dry_run: bool = False
 ) -> RepairReport:
-    """Say what a repair without the source does."""
+    """Return the report of a repair without the source."""
     lost: list[Lost] = []
     results = []
     notes = list(known.notes)
     for found in surveys:
         of_shard = lost_of(known, found)
         action: Action = "copied" if found.is_good else "rewritten"
-        if found.state == "missing" and not known.is_lawful:
+        if found.state == "missing" and not known.items_known:
             action = "left-out"
         results.append(result_of(known, found, action, of_shard))
         lost += of_shard
     unplaced = sum(result.num_unplaced for result in results)
     if unplaced:
         notes.append(
-            f"good records behind losses that can not be counted: {unplaced:,}. Nobody knows which "
-            "items they are, so they are left out. The index would tell; so would --source"
+            f"{unplaced:,} good records are left out: they are behind losses that can not be "
+            "counted, so their items are unknown. An index or --source would recover them"
         )
     guessed = [
         str(found.shard)
         for found in surveys
-        if known.is_lawful and known.rows(found.shard) is None and _is_short(found)
+        if known.items_known and known.rows(found.shard) is None and _is_short(found)
     ]
     if guessed:
         notes.append(
-            f"too few records and no fault in shards {', '.join(guessed[:5])}, and there is no "
-            "index that can be used: the last records are taken to be those that are missing"
+            f"shards {', '.join(guessed[:5])} have too few records but no defect, and there is no "
+            "usable index: the missing records are assumed to be the last ones"
         )
-    if not known.is_lawful and lost:
+    if not known.items_known and lost:
         notes.append(
-            "there is no manifest or index that can be used, so records keep their order in each "
-            "file, and none is made"
+            "there is no usable manifest or index, so records keep their order in each file, and "
+            "no manifest is written"
         )
     return RepairReport(
         os.path.join(known.directory, known.name),
@@ -420,7 +412,7 @@ def report_without_source(
         known.num_items,
         results,
         lost,
-        known.is_lawful,
+        known.items_known,
         is_dry_run,
         notes,
     )
@@ -430,79 +422,71 @@ def _is_short(found: ShardSurvey) -> bool:
     return not found.defects and 0 < found.num_records < (found.num_expected or 0)
 
 
-def check_free(run: RunDirectory, known: Known) -> None:
-    """Refuse to replace files of the names that the repaired ones will have.
-
-    Raises:
-        OutputExists: One is there.
-    """
+def check_names_free(run: RunDirectory, known: DamagedDataset) -> None:
+    """Raise `OutputExists` if a file already has the name of a repaired shard."""
     names = [known.file_name(shard) for shard in known.shards]
     taken = set(run.storage.list(run.directory)).intersection(names)
     if taken:
         raise OutputExists(
-            f"{min(taken)!r} is there already",
+            f"{min(taken)!r} already exists",
             path=run.directory,
-            hint="--overwrite replaces it once all is written; or choose another folder",
+            hint="--overwrite replaces it after all files are written; or choose another folder",
         )
 
 
-def fill(
-    known: Known,
+def repair_from_records(
+    known: DamagedDataset,
     surveys: Sequence[ShardSurvey],
     run: RunDirectory,
     report: RepairReport,
     *,
     trust_no_crc: bool = False,
-    progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Make the repaired dataset in the run directory, and publish it.
+    """Write the repaired dataset into the run directory from good records, and publish it.
 
     Args:
         known: The dataset.
-        surveys: What was found of each shard.
+        surveys: The survey of each shard.
         run: The claimed run directory, empty.
-        report: What is lost.
-        trust_no_crc: As the shards were surveyed.
-        progress: Told of bytes that were read.
+        report: The report, which lists what is lost.
+        trust_no_crc: As in the surveys.
     """
     packing = _packing(known, surveys)
     sealed: dict[int, SealedShard] = {}
     for found in surveys:
         if found.is_good:
             sealed[found.shard] = copy_shard(known, found, run)
-        elif known.is_lawful or found.state != "missing":
+        elif known.items_known or found.state != "missing":
             sealed[found.shard] = rewrite_shard(
                 known,
                 found,
                 run,
-                packing if known.is_lawful else _packing(known, [found]),
+                packing if known.items_known else _packing(known, [found]),
                 trust_no_crc=trust_no_crc,
-                keep_unplaced=not known.is_lawful,
+                keep_unplaced=not known.items_known,
             )
-        if progress is not None:
-            progress(found.file_bytes)
-    if known.is_lawful:
+    if known.items_known:
         shards = [sealed[shard] for shard in known.shards]
         _publish(known, shards, run, report, packing)
     else:
         _publish_files(known, sealed, run, report)
 
 
-def _packing(known: Known, surveys: Sequence[ShardSurvey]) -> Packing:
-    """Return how shards were compressed, as far as that is known."""
+def _packing(known: DamagedDataset, surveys: Sequence[ShardSurvey]) -> Packing:
+    """Return the compression of the shards: the manifest's, or that of the files."""
     if known.manifest is not None:
-        told = known.manifest.compression
-        if told["type"] == "none":
+        original = known.manifest.compression
+        if original["type"] == "none":
             return Packing()
-        usual = Packing.of(told["type"], told.get("deflate", "isal-2"), known.num_shards)
-        member_bytes = told.get("member_bytes", usual.member_bytes)
-        return Packing(usual.compression, usual.deflate, member_bytes)
+        default = Packing.of(original["type"], original.get("deflate", "isal-2"), known.num_shards)
+        member_bytes = original.get("member_bytes", default.member_bytes)
+        return Packing(default.compression, default.deflate, member_bytes)
     compression = known.compression or surveys[0].compression
     return Packing.of(compression, "isal-2", known.num_shards)
 
 
 def _publish(
-    known: Known,
+    known: DamagedDataset,
     shards: list[SealedShard],
     run: RunDirectory,
     report: RepairReport,
@@ -512,11 +496,11 @@ def _publish(
     assert known.num_items is not None
     lost = [entry.item for entry in report.lost if entry.item is not None]
     gaps = sorted({*known.gaps, *lost})
-    breach = assignment_error([shard.num_records for shard in shards], known.num_items, gaps)
-    if breach is not None:
-        shard, expected, count = breach
+    error = assignment_error([shard.num_records for shard in shards], known.num_items, gaps)
+    if error is not None:
+        shard, expected, count = error
         raise AssignmentError(
-            f"shard {shard} got {count:,} records, and {expected:,} were found in it",
+            f"repaired shard {shard} has {count:,} records, expected {expected:,}",
             path=known.directory,
         )
     index = write_index(
@@ -527,34 +511,30 @@ def _publish(
         compression=packing.compression,
         dali=known.has_dali_index and packing.is_plain,
     )
-    told = known.manifest
-    if told is not None and (shards, gaps, index) == (
-        list(told.shards),
-        list(told.gaps),
-        told.index,
-    ):
-        manifest = told  # nothing is lost, byte for byte
-    elif told is not None:
+    old = known.manifest
+    if old is not None and (shards, gaps, index) == (list(old.shards), list(old.gaps), old.index):
+        manifest = old  # nothing is lost: the dataset is byte-identical
+    elif old is not None:
         schema, labels = recount(
-            told,
+            old,
             {entry.shard for entry in report.lost},
             sum(shard.num_records for shard in shards),
             partial(_records, run, gaps, known.num_shards),
         )
         manifest = Manifest(
             known.pattern,
-            told.num_items,
+            old.num_items,
             shards,
             gaps,
-            told.compression,
+            old.compression,
             index,
-            _job(told.job, lost),
-            told.source,
-            told.order,
+            _job(old.job, lost),
+            old.source,
+            old.order,
             schema,
             labels,
-            told.metadata,
-            {**told.extra, "repaired": _repaired(told, lost)},
+            old.metadata,
+            {**old.extra, "repaired": _repaired(old, lost)},
         )
     else:
         content = canonical.digest([shard.crc32c for shard in shards])
@@ -578,50 +558,50 @@ def _publish(
 def _records(
     run: RunDirectory, gaps: list[int], num_shards: int, shard: int
 ) -> Iterator[tuple[int, bytes]]:
-    known = Gaps(gaps, num_shards)
-    for place, payload in enumerate(read_records(run.shard_path(shard))):
-        yield known.item_index(shard, place), payload
+    items = Gaps(gaps, num_shards)
+    for position, payload in enumerate(read_records(run.shard_path(shard))):
+        yield items.item_index(shard, position), payload
 
 
 def _job(job: str, lost: list[int]) -> str:
-    """Return the job of what is left: never that of the whole dataset."""
+    """Return the job hash of the repaired dataset, which differs from the original's."""
     return canonical.digest({"repaired": job, "without": to_runs(sorted(lost))})
 
 
-def _repaired(told: Manifest | None, lost: list[int]) -> dict[str, Any]:
-    """Return what the manifest says of the repair: of which job it was, and which items are lost.
+def _repaired(old: Manifest | None, lost: list[int]) -> dict[str, Any]:
+    """Return the manifest's ``repaired``: the original job and the lost items.
 
-    A dataset that is repaired twice is still what is left of the first one.
+    Both include those of earlier repairs.
     """
-    before = {} if told is None else told.extra.get("repaired", {})
-    # What is lost was a gap then, so there are no more of them.
-    earlier = () if told is None else GapRuns(before.get("lost", []), 8 * len(told.gaps))
-    job = before.get("job", None if told is None else told.job)
+    before = {} if old is None else old.extra.get("repaired", {})
+    # Items lost earlier are gaps now, so the number of gaps bounds theirs.
+    earlier = () if old is None else GapRuns(before.get("lost", []), 8 * len(old.gaps))
+    job = before.get("job", None if old is None else old.job)
     return {"job": job, "lost": to_runs(sorted({*earlier, *lost}))}
 
 
 def _publish_files(
-    known: Known, sealed: dict[int, SealedShard], run: RunDirectory, report: RepairReport
+    known: DamagedDataset, sealed: dict[int, SealedShard], run: RunDirectory, report: RepairReport
 ) -> None:
-    """Give files that no manifest speaks of their final names, once all of them are written."""
+    """Publish repaired files without a manifest, after all of them are written."""
     storage = run.storage
     if known.pattern is not None:
         check_names(run, known.pattern)
     storage.sync_directory(run.path)
     lost = os.path.join(run.directory, lost_items_file(known.name))
-    of_older = [lost]
-    if known.pattern is not None:  # what spoke of the files that are replaced
-        of_older += [
+    outdated = [lost]
+    if known.pattern is not None:  # they describe the files that are replaced
+        outdated += [
             os.path.join(run.directory, file_name)
             for file_name in (known.pattern.manifest_file, known.pattern.index_file)
         ]
-    for path in of_older:
+    for path in outdated:
         storage.delete(path)
     storage.sync_directory(run.directory)
     for shard, entry in sealed.items():
         target = os.path.join(run.directory, known.file_name(shard))
         if storage.is_directory(target):
-            raise StorageError("a folder of this name is in the way", path=target)
+            raise StorageError("a folder has the name of this shard", path=target)
         storage.delete(target + DALI_INDEX_SUFFIX)
         if entry.file_crc32c is None and known.has_dali_index_of(shard):
             run.write_synced("idx", dali_index(run.index_columns(shard, "none")[0]))
@@ -634,36 +614,37 @@ def _publish_files(
     run.discard()
 
 
+# -- repair from the source ------------------------------------------------------------------------
+
 _NEVER_S: Final = float("inf")
 _NEVER_BYTES: Final = 1 << 62
 
 
-def required_manifest(known: Known) -> Manifest:
-    """Return the manifest.
+def required_manifest(known: DamagedDataset) -> Manifest:
+    """Return the manifest, which a repair from the source needs.
 
     Raises:
-        ManifestError: There is none that can be used, so nobody knows what is to be made.
+        ManifestError: There is none, or it is that of a dataset with lost records.
     """
     if known.manifest is None:
         raise ManifestError(
-            f"{known.name!r} has no manifest that can be used, so single shards can not be made "
-            "again: nothing says what they were",
+            f"{known.name!r} has no usable manifest, so single shards can not be written again",
             path=known.directory,
             hint="write the whole dataset again (`shardwriter write SOURCE OUT`), or leave "
-            "--source off to bring back what is good",
+            "--source off to recover the good records",
         )
     if "repaired" in known.manifest.extra:
         raise ManifestError(
-            f"{known.name!r} is what a repair has left of a dataset, and its manifest does not "
-            "tell what that was",
+            f"{known.name!r} is the result of a repair that lost records; its manifest does not "
+            "describe the original dataset",
             path=known.directory,
-            hint="repair the dataset that it was made of, or write it again",
+            hint="repair the original dataset with --source, or write it again",
         )
     return known.manifest
 
 
-def output_of(known: Known, out: str) -> Output:
-    """Return what OUT would be to a write of the same files."""
+def output_of(known: DamagedDataset, out: str) -> Output:
+    """Return the output of a write of the same files to OUT."""
     manifest = required_manifest(known)
     pattern, compression = manifest.pattern, manifest.compression["type"]
     ext = pattern.ext.removesuffix(".gz") if compression == "gzip" else pattern.ext
@@ -671,7 +652,7 @@ def output_of(known: Known, out: str) -> Output:
 
 
 def options_of(manifest: Manifest, given: DatasetOptions) -> DatasetOptions:
-    """Return the write's options: those given, and what the manifest says of the others.
+    """Return the options of the original write: those given, completed from the manifest.
 
     Raises:
         OptionError: An option contradicts the manifest.
@@ -704,24 +685,24 @@ def options_of(manifest: Manifest, given: DatasetOptions) -> DatasetOptions:
 
 
 def _as_written(declared: FeatureType, found: FeatureType) -> FeatureType:
-    """Return a declared float64 as a list, where the dataset is of when it was stored as one."""
+    """Return a declared float64 as a list, for datasets of versions that stored it as one."""
     if (declared.encoding, declared.dtype) != ("raw", "float64") or found.kind != "float":
         return declared
     return FeatureType("float", "float64", declared.shape)
 
 
 def job_of(
-    known: Known,
+    known: DamagedDataset,
     out: str,
     options: DatasetOptions,
     open_source: Callable[[Split | None], Source],
     notify: Notify,
 ) -> Job:
-    """Return the job of the source, once it is known to be that of the manifest.
+    """Return the job of the source, which must be that of the manifest.
 
     Raises:
-        RunChanged: It is another; says what differs, as far as that is known.
-        OptionError: The source can be read once, or the options do not go together.
+        RunChanged: It is another job; the message says what differs, if known.
+        OptionError: The source can be read only once, or the options are inconsistent.
     """
     manifest = required_manifest(known)
     options = options_of(manifest, options)
@@ -735,26 +716,26 @@ def job_of(
     what = find_job_change(job, manifest)
     if what is not None:
         raise RunChanged(
-            f"this is not the job that wrote {known.name!r}: {what} is not what it was",
+            f"this is not the job that wrote {known.name!r}: {what} differs",
             path=os.path.join(known.directory, manifest.pattern.manifest_file),
             hint="give the source and the options (--map, --filter, --limit, --label, --schema) "
-            "that it was written with; or leave --source off to bring back what is good",
+            "that it was written with; or leave --source off to recover the good records",
         )
     return job
 
 
 def report_with_source(
-    known: Known,
+    known: DamagedDataset,
     surveys: Sequence[ShardSurvey],
     out: str,
     *,
     in_place: bool,
     is_dry_run: bool = False,
 ) -> RepairReport:
-    """Say what a repair from the source does."""
+    """Return the report of a repair from the source."""
     good: Action = "kept" if in_place else "copied"
     results = [
-        result_of(known, found, good if _stays(found, in_place=in_place) else "remade", [])
+        result_of(known, found, good if _is_reused(found, in_place=in_place) else "remade", [])
         for found in surveys
     ]
     return RepairReport(
@@ -770,13 +751,13 @@ def report_with_source(
     )
 
 
-def _stays(found: ShardSurvey, *, in_place: bool) -> bool:
-    """Whether a shard need not be made again. One that is to be cut can not be cut in its place."""
+def _is_reused(found: ShardSurvey, *, in_place: bool) -> bool:
+    """Return whether a shard need not be written again; one that is too long can only be copied."""
     return found.state == "whole" or (found.state == "too-long" and not in_place)
 
 
-def remake(
-    known: Known,
+def repair_from_source(
+    known: DamagedDataset,
     surveys: Sequence[ShardSurvey],
     run: RunDirectory,
     job: Job,
@@ -786,41 +767,41 @@ def remake(
     progress: Progress | None = None,
     notify: Notify,
 ) -> None:
-    """Make the damaged shards again in the run directory, and publish the dataset.
+    """Write the damaged shards again in the run directory, and publish the dataset.
 
     Args:
         known: The dataset.
-        surveys: What was found of each shard.
+        surveys: The survey of each shard.
         run: The claimed run directory.
-        job: What made it, and makes it.
-        engine: Who does the work; its options are :func:`run_options_of`.
-        in_place: Whether good shards stay where they are.
-        progress: Told of the work.
-        notify: Called with hints.
+        job: The job that wrote the dataset.
+        engine: The engine, with options of :func:`run_options_of`.
+        in_place: Whether good shards stay in their folder.
+        progress: Called with the progress of writing.
+        notify: Called with notes for people.
 
     Raises:
-        RunChanged: What was made is not what the manifest says; nothing is published.
+        RunChanged: A new shard differs from the manifest; nothing is published.
     """
     manifest = required_manifest(known)
     begin_run(run, {"repair": True, **machine_facts()})
     sealed: dict[int, SealedShard] = {}
     for found in surveys:
-        if not _stays(found, in_place=in_place):
+        if not _is_reused(found, in_place=in_place):
             continue
         if in_place:
             write_rows(known, found, run, known.path(found.shard))
             sealed[found.shard] = manifest.shards[found.shard]
         else:
             sealed[found.shard] = copy_shard(known, found, run)
-    kept = ResumeState(
+    resume_state = ResumeState(
         manifest.num_shards,
         sealed=sealed,
         gaps=np.array(manifest.gaps, np.int64),
         num_items=manifest.num_items,
     )
-    if not kept.is_complete:
-        outcome = engine(job, run, kept, progress, notify)
-        _check_made(manifest, outcome.shards, outcome.gaps, outcome.num_items)
+    if not resume_state.is_complete:
+        result = engine(job, run, resume_state, progress, notify)
+        _check_written(manifest, result.shards, result.gaps, result.num_items)
     index = write_index(
         run,
         manifest.pattern,
@@ -831,52 +812,49 @@ def remake(
     )
     if index != manifest.index:
         raise ManifestError(
-            "the index of these shards is not the one that the manifest speaks of",
+            "the index of these shards is not that of the manifest: the manifest was changed",
             path=os.path.join(known.directory, manifest.pattern.manifest_file),
-            hint="the manifest was changed: write the dataset again",
+            hint="write the dataset again",
         )
     errors = run.storage.read(os.path.join(known.directory, error_log_file(known.name))) or b""
     publish(run, manifest, errors)
 
 
 def run_options_of(given: RunOptions) -> RunOptions:
-    """Return how the remake is carried out: without marks, as a repair begins again.
+    """Return the run options of a repair: no snapshots, since it is never resumed.
 
     Raises:
-        OptionError: What is asked for would not give the same bytes.
+        OptionError: An option of resuming is set.
     """
     if given.resume or given.retry_errors:
         raise OptionError(
-            "a repair is not resumed: it begins again, and leaves nothing half done",
+            "a repair can not be resumed: run it again from the start",
             hint="leave --resume and --retry-errors off",
         )
-    # An item that had a record and gives an error now is a change, and no gap.
+    # An item that had a record and now raises an error means that the source changed.
     return replace(
         given, on_error="raise", max_errors=None, mark_s=_NEVER_S, checkpoint_bytes=_NEVER_BYTES
     )
 
 
-def _check_made(
+def _check_written(
     manifest: Manifest, shards: Sequence[SealedShard], gaps: Sequence[int], num_items: int
 ) -> None:
-    """Hold what was made against the manifest.
-
-    Raises:
-        RunChanged: It is something else.
-    """
+    """Raise `RunChanged` if the written shards differ from the manifest."""
     hint = (
         "the source, a library, or code that the map calls has changed since; or the map is "
-        "random. Leave --source off to bring back what is good, or write the dataset again"
+        "random. Leave --source off to recover the good records, or write the dataset again"
     )
     if num_items != manifest.num_items or list(gaps) != list(manifest.gaps):
         new = sorted(set(gaps) - set(manifest.gaps))
         what = f"item {new[0]:,} gives no record now" if new else f"it gives {num_items:,} items"
-        raise RunChanged(f"the source is not what it was: {what}", hint=hint)
-    for shard, (made, told) in enumerate(zip(shards, manifest.shards, strict=True)):
-        if made != told:
+        raise RunChanged(f"the source has changed: {what}", hint=hint)
+    for shard, (written, sealed) in enumerate(zip(shards, manifest.shards, strict=True)):
+        if written != sealed:
             raise RunChanged(
-                f"what was made is not what the manifest says: {made.num_records:,} records with "
-                f"CRC {made.crc32c:08x}, should be {told.num_records:,} with {told.crc32c:08x}",
+                f"the shard that was written again differs from the manifest: "
+                f"{written.num_records:,} records with CRC {written.crc32c:08x}, should be "
+                f"{sealed.num_records:,} with {sealed.crc32c:08x}",
                 hint=hint,
                 shard=shard,
             )

@@ -1,4 +1,13 @@
-"""Reading one TFRecord file through and proving it: counts, sizes, checksums, defects."""
+"""Scan of one TFRecord file: counts, sizes, checksums, defects and payload statistics.
+
+::
+
+    stream -> frames in bulk (frames.py), damaged ones one by one
+           -> sizes, CRCs, index checksums      -> FileScan
+           -> PayloadFeed, in batches or as a sample -> PayloadStats: kinds, features, labels
+
+`index_scans` returns scans without reading: from the index of a dataset.
+"""
 
 from __future__ import annotations
 
@@ -39,36 +48,34 @@ from shardwriter.inspect.file_names import misnamed
 from shardwriter.inspect.frames import (
     Headers,
     Walk,
-    hop_buffered,
-    hop_far,
     pass_long,
-    prove_buffered,
+    skip_buffered,
+    skip_far,
+    verify_buffered,
 )
 from shardwriter.inspect.label_scan import MAX_SEQUENCE, LabelScan
 from shardwriter.sources import ShardSet
 from shardwriter.storage import inputs_for, open_stream, storage_errors
 from shardwriter.writing import open_index
 
-# The way of a file's records to those who look at them: in batches, or as a sample.
-
-SAMPLED_RECORDS: Final = 64  # of each file, to tell what kinds of records there are
+SAMPLED_RECORDS: Final = 64  # of each file, to find the kinds of records
 SAMPLED_BYTES: Final = 1 << 18
-_MOST_PAYLOADS: Final = 1 << 14
-_MOST_PAYLOAD_BYTES: Final = 8 << 20
+_BATCH_PAYLOADS: Final = 1 << 14
+_BATCH_PAYLOAD_BYTES: Final = 8 << 20
 
 
 class PayloadFeed:
-    """What is looked for in the records: all that was asked for, or their kinds in a sample.
+    """Passes a file's payloads to `PayloadStats` in batches, or samples their kinds.
 
     Args:
-        features: Look at the features of every record.
-        label: The feature whose values are counted in every record.
-        label_sequence: How many labels are kept in their order.
+        features: Compute statistics of the features of every record.
+        label: Feature whose values are counted as labels; None for no labels.
+        label_sequence: Length of the label sequence.
 
     Attributes:
-        wanted: More records are of use.
-        stats: What was found; None where only a sample was wanted.
-        kinds: How many records of the sample are of which kind.
+        wanted: Whether more payloads are needed.
+        stats: The statistics; None if only a sample is needed.
+        kinds: Records of the sample by kind.
     """
 
     def __init__(self, features: bool, label: str | None, label_sequence: int) -> None:
@@ -83,68 +90,63 @@ class PayloadFeed:
 
     @property
     def is_sample(self) -> bool:
-        """Whether a few records are enough."""
+        """Whether only a sample is needed."""
         return self.stats is None
 
     def add(self, first_index: int, payloads: list[bytes]) -> None:
-        """Take the next good records."""
+        """Add the next good records."""
         if self.stats is None:
             self._sample(payloads)
             return
         if first_index > self._next_index:
-            self._hand_on()
+            self._send_batch()
             self.stats.skip(first_index - self._next_index)
         self._next_index = first_index + len(payloads)
         self._batch += payloads
         self._batch_bytes += sum(map(len, payloads))
-        if len(self._batch) >= _MOST_PAYLOADS or self._batch_bytes >= _MOST_PAYLOAD_BYTES:
-            self._hand_on()
+        if len(self._batch) >= _BATCH_PAYLOADS or self._batch_bytes >= _BATCH_PAYLOAD_BYTES:
+            self._send_batch()
 
-    def pass_by(self, next_index: int) -> None:
-        """Leave out a record that is too long to be looked at; a sample ends with it."""
+    def skip_long(self, next_index: int) -> None:
+        """Skip a record that is too long to be inspected; it ends a sample."""
         if self.stats is None:
             self.wanted = False
         else:
             self.add(next_index, [])
 
     def _sample(self, payloads: list[bytes]) -> None:
-        from shardwriter.formats import record_kind
-
         self.kinds.update(map(record_kind, payloads))
         self._sampled_bytes += sum(map(len, payloads))
         num_sampled = sum(self.kinds.values())
         self.wanted = num_sampled < SAMPLED_RECORDS and self._sampled_bytes < SAMPLED_BYTES
 
-    def _hand_on(self) -> None:
+    def _send_batch(self) -> None:
         if self._batch and self.stats is not None:
             self.stats.add(self._batch)
         self._batch, self._batch_bytes = [], 0
 
     def finish(self, num_passed: int) -> None:
-        """Come to the end of a file of so many records, bad ones included."""
-        self._hand_on()
+        """Finish a file that has ``num_passed`` records, including bad ones."""
+        self._send_batch()
         if self.stats is not None and num_passed > self._next_index:
             self.stats.skip(num_passed - self._next_index)
         if self.stats is not None:
             self.stats.finish()
 
 
-# What the payloads of a file are and hold, in one decode: kinds, features, labels.
-
-
 class PayloadStats:
-    """Statistics of the payloads of one file, or of several; picklable.
+    """Statistics of the payloads of one or several files, from one decode; picklable.
 
     Args:
-        features: Gather the statistics of all features.
+        features: Compute statistics of all features.
         label: The feature whose values are the labels; None for no labels.
-        label_sequence: How many labels are kept in their order.
+        label_sequence: Length of the label sequence.
 
     Attributes:
-        kinds: Records by what they are, see `inspection.kinds`.
-        num_skipped: Records that were not looked at.
-        features: None where they were not asked for.
-        labels: None where no label was given.
+        kinds: Records by kind, see :mod:`shardwriter.formats.record_kinds`.
+        num_skipped: Records that were not inspected.
+        features: Feature statistics; None if not requested.
+        labels: Label counts; None without a label.
     """
 
     def __init__(
@@ -187,10 +189,10 @@ class PayloadStats:
     def _decode_odd(
         self, payloads: Sequence[bytes], odd: Sequence[int]
     ) -> tuple[dict[int, dict[str, Values | None]], list[dict[str, list[Values | None]]]]:
-        """Read records that are not plain Examples.
+        """Decode records that are not plain Examples.
 
         Returns:
-            The features of those that have any, by row; and the feature lists of SequenceExamples.
+            Features by row, of records that have any; and the feature lists of SequenceExamples.
         """
         rows: dict[int, dict[str, Values | None]] = {}
         lists = []
@@ -203,24 +205,24 @@ class PayloadStats:
                 elif kind == "SequenceExample":
                     rows[row], found = decode_sequence_example(payloads[row])
                     lists.append(found)
-            except WireError:  # the kind was wrong: count what is sure
+            except WireError:  # not of this kind after all
                 self.kinds[kind] -= 1
                 self.kinds["bytes"] += 1
         return rows, lists
 
     def finish(self) -> None:
-        """Let go of what only adding needs."""
+        """Free memory that only adding needs."""
         if self.features is not None:
             self.features.flush()
         if self.labels is not None:
             self.labels.finish()
 
     def skip(self, num_records: int) -> None:
-        """Count records that are not looked at."""
+        """Count records that are not inspected."""
         self.num_skipped += num_records
 
     def merge(self, other: PayloadStats) -> None:
-        """Add the following piece of the same file, or another file."""
+        """Add the statistics of the next part of the same file, or of another file."""
         self.kinds.update(other.kinds)
         self.num_skipped += other.num_skipped
         if self.features is not None and other.features is not None:
@@ -229,18 +231,15 @@ class PayloadStats:
             self.labels.merge(other.labels)
 
 
-# What the index should have of a shard, as checksums made while the shard is scanned.
-#
-# The offsets of all records would take 8 bytes each; their CRC tells as well whether an index has
-# them, and only where it does not are they found out one by one.
-
-
 class IndexSums(NamedTuple):
-    """CRCs of a shard's entries in an index, as little-endian uint64.
+    """CRC-32C of a shard's entries in an index, as little-endian uint64.
+
+    A scan computes checksums instead of storing 8 bytes per record; only if they differ from those
+    of the index are the offsets read one by one.
 
     Attributes:
-        ends: Of the offset behind each frame, or of a gzip file behind each member.
-        records: Of the records up to the end of each member; 0 of a plain file.
+        ends: CRC of the offset behind each frame, or behind each gzip member.
+        records: CRC of the number of records up to the end of each member; 0 for a plain file.
     """
 
     ends: int
@@ -254,14 +253,14 @@ def index_sums(rows: NDArray[np.uint64]) -> IndexSums:
 
 
 class IndexSummer:
-    """Makes the checksums of a shard from its records' sizes and its members, as they are read."""
+    """Computes the `IndexSums` of a shard while it is read, from record sizes and gzip members."""
 
     def __init__(self, *, is_plain: bool) -> None:
         self._is_plain = is_plain
         self._ends_crc = self._records_crc = 0
         self._num_records = 0
         self._end = 0  # of the last record in the uncompressed stream
-        self._members: deque[tuple[int, int]] = deque()  # that end behind it
+        self._members: deque[tuple[int, int]] = deque()  # members that end behind it
 
     def add_member(self, file_end: int, stream_end: int) -> None:
         """Note where a gzip member ends, in the file and in the uncompressed stream."""
@@ -273,17 +272,17 @@ class IndexSummer:
         if self._is_plain:
             self._ends_crc = _extend(self._ends_crc, ends)
         elif len(ends):
-            self._take_members(ends)
+            self._add_members(ends)
         self._num_records += len(ends)
         self._end = int(ends[-1]) if len(ends) else self._end
 
     def sums(self) -> IndexSums:
-        """Return the checksums, once everything was read."""
-        self._take_members(np.zeros(0, np.uint64))
+        """Return the checksums, after everything was read."""
+        self._add_members(np.zeros(0, np.uint64))
         return IndexSums(self._ends_crc, self._records_crc)
 
-    def _take_members(self, ends: NDArray[np.uint64]) -> None:
-        """Take the members that end with one of these records, or with those before them."""
+    def _add_members(self, ends: NDArray[np.uint64]) -> None:
+        """Add the members that end with one of these records, or before them."""
         last = int(ends[-1]) if len(ends) else self._end
         found = []
         while self._members and self._members[0][1] <= last:
@@ -299,8 +298,8 @@ def _extend(crc: int, numbers: NDArray[np.integer]) -> int:
     return extend_crc32c(crc, np.ascontiguousarray(numbers, "<u8").view(np.uint8))
 
 
-MAX_DEFECTS: Final = 1000  # kept of one file; all are counted
-LONG_BYTES: Final = 256 << 20  # longer payloads are proven in pieces, and not looked into
+MAX_DEFECTS: Final = 1000  # listed per file; all are counted
+LONG_BYTES: Final = 256 << 20  # longer payloads are checked in blocks, and not inspected
 _BATCH: Final = 1 << 14
 _TENSORFLOW_BUFFER_BYTES: Final = 1 << 18
 _NOTHING: Final = np.empty(0, np.uint64)
@@ -311,10 +310,10 @@ class ScanOptions:
     """How files are scanned.
 
     Attributes:
-        check: What to prove; ``"none"`` and ``"length"`` leave payloads unproven.
-        features: Look at the features of every record.
-        label: The feature whose values are counted in every record.
-        label_sequence: How many labels of a file are kept in their order.
+        check: ``"crc"`` verifies all CRCs, ``"length"`` those of headers, ``"none"`` none.
+        features: Compute statistics of the features of every record.
+        label: Feature whose values are counted as labels; None for no labels.
+        label_sequence: Length of a file's label sequence.
     """
 
     check: Check = "crc"
@@ -386,19 +385,19 @@ class FileScan:
         path: The file.
         file_bytes: Its size.
         compression: What it is, by content.
-        sizes: The records that were proven.
-        crc32c: Of the uncompressed stream, as far as it could be read; None unless all was read.
-        file_crc32c: Of a compressed file itself, likewise.
-        index_sums: What the index should have of the file; None where that is not known: of a zlib
-            file, and of one that is damaged or was not proven.
-        cut_short_at: Offset in a gzip file at which TensorFlow may stop, silently; or None.
-        defects: The first of them; :attr:`num_defects` counts all.
-        num_defects: How many there are.
-        num_recoverable: Good records behind breaks, which ordinary readers do not reach; they are
-            in none of the other numbers.
-        num_long: Records over `LONG_BYTES`, whose content was not looked at.
-        kinds: How many of the first records are of which kind; empty where ``payloads`` tells.
-        payloads: What was found in the records, where that was asked for.
+        sizes: Sizes of the verified records.
+        crc32c: CRC-32C of the uncompressed stream; None unless all of it was read.
+        file_crc32c: CRC-32C of a compressed file itself; None unless all of it was read.
+        index_sums: Checksums of the file's index entries; None for a zlib file, and for one that
+            is damaged or was not fully verified.
+        cut_short_at: Offset in a gzip file at which TensorFlow may silently stop; or None.
+        defects: The first defects; :attr:`num_defects` counts all.
+        num_defects: Number of defects.
+        num_recoverable: Good records behind breaks, which ordinary readers do not reach; not
+            included in the other numbers.
+        num_long: Records over `LONG_BYTES`, which were not inspected.
+        kinds: The first records by kind; empty if ``payloads`` has them.
+        payloads: Statistics of the payloads, if requested.
     """
 
     path: str
@@ -418,11 +417,11 @@ class FileScan:
 
     @property
     def num_records(self) -> int:
-        """Records that can be read and proven."""
+        """Number of verified records."""
         return self.sizes.count
 
     def note(self, defect: Defect) -> None:
-        """Take a defect down."""
+        """Add a defect."""
         self.num_defects += 1
         if len(self.defects) < MAX_DEFECTS:
             self.defects.append(defect)
@@ -431,12 +430,12 @@ class FileScan:
 
 
 class _Hazards:
-    """Finds the members of a gzip file behind which TensorFlow's reader may take it for ended.
+    """Finds the first gzip member after which TensorFlow's reader may stop.
 
-    They are empty, or end in the first bytes behind a multiple of the reader's buffer: all of their
-    data came with one buffer, and their trailer is in the next. How many bytes that takes depends
-    on the end of the data (8 are sure); here it is as many as our own members keep away from. The
-    last member does no harm.
+    Such a member is empty, or ends within the first bytes of a reader's buffer: its data came with
+    one buffer, its trailer with the next. How many bytes depends on the end of the data (8 always
+    suffice); here it is the distance that shardwriter's own members avoid. The last member is
+    harmless.
     """
 
     def __init__(self) -> None:
@@ -446,7 +445,7 @@ class _Hazards:
 
     def __call__(self, file_end: int, stream_end: int) -> None:
         if self.found is None:
-            self.found = self._suspect  # it was not the last
+            self.found = self._suspect  # not the last member
         is_empty = stream_end == self._stream_end
         buffers, behind = divmod(file_end, _TENSORFLOW_BUFFER_BYTES)
         is_split = buffers > 0 and 1 <= behind < HAZARD_BYTES
@@ -461,22 +460,22 @@ def scan_file(
     ends: NDArray[np.uint64] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> FileScan:
-    """Read a file to its end and take down all that is wrong with it.
+    """Return what is in a file, including all of its defects.
 
     Args:
         path: The file, compressed or not.
-        options: What to prove, and what to look for in the records. Where payloads need not be
-            proven, those of a plain file are hopped over: its CRC is not known then.
-        ends: uint64[n]: where the frames of a plain file end, as an index says; with it it is known
-            how many records a break costs.
-        progress: Told now and then of the bytes of the file that were read.
+        options: What to verify and which statistics to compute. Without verification of payloads,
+            those of a plain file are skipped, and its CRC is unknown.
+        ends: uint64[n]: where the frames of a plain file end, according to an index; with it, the
+            records that a break loses are counted.
+        progress: Called now and then with the bytes of the file read so far.
 
     Raises:
         StorageError: The file can not be opened or read.
-        OptionError: There is no such check.
+        OptionError: The check is unknown.
     """
     if options.check not in get_args(Check):
-        raise OptionError(f"check is {options.check!r}", hint="none, length or crc")
+        raise OptionError(f"check is {options.check!r}", hint="use none, length or crc")
     scan = FileScan(path)
     with storage_errors(path), open_stream(path) as stream:
         scan.file_bytes = inputs_for(path).stat(path).st_size
@@ -521,17 +520,17 @@ class _Scanning:
         self._progress = progress
         self._is_plain = is_plain
         self._check = options.check
-        # Reading twice is for local files; at a URL it may be another request.
+        # Only local files are read twice; at a URL that may be another request.
         self._cursor = Cursor(
             stream,
             read_at=stream.reader_at() if hops or (is_plain and not is_url(scan.path)) else None,
             size=scan.file_bytes if is_plain else None,
             with_crc=not hops,
-            on_read=None if progress is None else self._tell,
+            on_read=None if progress is None else self._report_progress,
         )
         self._walk = Walk(self._cursor, options.check, self._note, ends=ends if is_plain else None)
         self._headers = Headers(verify=options.check != "none")
-        self._break = 0  # of the last break that was kept: its index in scan.defects, plus one
+        self._break = 0  # index in scan.defects of the last listed break, plus one
         self._sizes = array("Q")
         self._summer = summer
         self._payloads = PayloadFeed(options.features, options.label, options.label_sequence)
@@ -554,49 +553,49 @@ class _Scanning:
             if len(self._sizes) >= _BATCH:
                 self._add_sizes()
         self._add_sizes()
-        cursor.start = len(cursor.buffer)  # what is left is no whole frame, and is summed too
+        cursor.start = len(cursor.buffer)  # an incomplete frame, part of the CRC too
         cursor.drop_consumed()
         payloads.finish(0 if self._walk.is_behind_break else cursor.record_index)
         self._scan.payloads, self._scan.kinds = payloads.stats, payloads.kinds
-        self._tell()
+        self._report_progress()
         return cursor
 
     def _pass_over(self) -> bool:
-        """Pass over frames that are right, in bulk; False where there is none."""
+        """Pass over good frames in bulk; return False if the next one is not good."""
         payloads, cursor = self._payloads, self._cursor
-        keep: list[bytes] | None = None
+        collected: list[bytes] | None = None
         if payloads.wanted and not self._walk.is_behind_break:
             if payloads.is_sample or self._check != "crc":
                 cursor.ensure(HEADER_BYTES)
                 return self._pass_long()
-            keep = []
-        sizes = self._pass_buffered(keep)
+            collected = []
+        sizes = self._pass_buffered(collected)
         if not len(sizes) and self._check != "crc":
             cursor.ensure(HEADER_BYTES)
-            sizes = hop_far(cursor, verify=self._check == "length")
-            self._tell()
+            sizes = skip_far(cursor, verify=self._check == "length")
+            self._report_progress()
         if not len(sizes):
             cursor.ensure(READ_BYTES)
-            sizes = self._pass_buffered(keep)
+            sizes = self._pass_buffered(collected)
         if not len(sizes) and self._pass_long():
             return True
         if not len(sizes) and self._check == "crc":
-            # A frame that is longer than what is read at a time.
+            # A frame longer than one read.
             frame_bytes = self._headers[cursor.peek(HEADER_BYTES)] + FRAME_BYTES
             if frame_bytes > READ_BYTES and cursor.ensure(frame_bytes):
-                sizes = self._pass_buffered(keep)
+                sizes = self._pass_buffered(collected)
         if self._walk.is_behind_break:
             self._add_recoverable(len(sizes))
         elif len(sizes):
             self._sizes.frombytes(sizes.tobytes())
             if len(self._sizes) >= _BATCH:
                 self._add_sizes()
-            if keep is not None:
-                payloads.add(cursor.record_index - len(sizes), keep)
+            if collected is not None:
+                payloads.add(cursor.record_index - len(sizes), collected)
         return len(sizes) > 0
 
     def _pass_long(self) -> bool:
-        """Pass over a frame that is too long to be held; False where there is none."""
+        """Pass over a frame that is too long for memory; return False if the next one is not."""
         cursor, walk = self._cursor, self._walk
         length = self._headers[cursor.peek(HEADER_BYTES)]
         if length <= LONG_BYTES:
@@ -606,7 +605,7 @@ class _Scanning:
         index = cursor.record_index
         defect = pass_long(cursor, length, verify=self._check == "crc")
         if defect is not None and cursor.read_at is not None:
-            # It is judged with what follows, like any other.
+            # Left to the frame-by-frame walk, which also looks at what follows.
             cursor.seek(offset, b"")
             cursor.crc32c, cursor.record_index = crc, index
             return False
@@ -619,14 +618,14 @@ class _Scanning:
         else:
             self._sizes.append(length)
             self._scan.num_long += 1
-            self._payloads.pass_by(cursor.record_index)
-        self._tell()
+            self._payloads.skip_long(cursor.record_index)
+        self._report_progress()
         return True
 
-    def _pass_buffered(self, keep: list[bytes] | None) -> NDArray[np.uint64]:
+    def _pass_buffered(self, collected: list[bytes] | None) -> NDArray[np.uint64]:
         if self._check == "crc":
-            return prove_buffered(self._cursor, self._headers, keep)
-        return hop_buffered(self._cursor, self._headers)
+            return verify_buffered(self._cursor, self._headers, collected)
+        return skip_buffered(self._cursor, self._headers)
 
     def _add_sizes(self) -> None:
         sizes = np.frombuffer(self._sizes, np.uint64) if self._sizes else _NOTHING
@@ -643,41 +642,38 @@ class _Scanning:
     def _add_recoverable(self, count: int) -> None:
         self._scan.num_recoverable += count
         if self._break:
-            told = self._scan.defects[self._break - 1]
-            counted = told._replace(num_recoverable=told.num_recoverable + count)
-            self._scan.defects[self._break - 1] = counted
+            defect = self._scan.defects[self._break - 1]
+            num_recoverable = defect.num_recoverable + count
+            self._scan.defects[self._break - 1] = defect._replace(num_recoverable=num_recoverable)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         if self._progress is not None:
             self._progress(self._cursor.offset if self._is_plain else self._stream.tell())
 
 
 def _check_name(scan: FileScan, stream: OpenStream) -> None:
-    """Who goes by the name of a file reads it as that, whatever it is."""
+    """Add a defect if the file's name contradicts its compression."""
     detail = misnamed(scan.path, stream.compression, scan.file_bytes)
     if detail is not None:
         scan.note(Defect("misnamed", 0, 0, detail, num_records=0))
 
 
-# Counting without reading: the index of a dataset has the size of every record.
+def index_scans(sets: Sequence[ShardSet], options: ScanOptions) -> dict[str, FileScan]:
+    """Return scans made from indexes instead of reading files, by path.
 
-
-def counted(sets: Sequence[ShardSet], options: ScanOptions) -> dict[str, FileScan]:
-    """Return what indices tell of shards that need not be read, by path.
-
-    That is when nothing has to be proven and no record looked at. The index has to be the
-    manifest's, and the file of the size that it says; of compressed shards it tells too little.
+    Only if nothing is verified and no record inspected, for plain shards whose index matches the
+    manifest and whose files have the size in the index.
 
     Args:
         sets: The shard sets.
-        options: What scans are to prove and look for.
+        options: The scan options.
     """
     if options.check != "none" or options.features or options.label is not None:
         return {}
-    return {scan.path: scan for shard_set in sets for scan in _counted(shard_set)}
+    return {scan.path: scan for shard_set in sets for scan in _index_scans(shard_set)}
 
 
-def _counted(shard_set: ShardSet) -> list[FileScan]:
+def _index_scans(shard_set: ShardSet) -> list[FileScan]:
     manifest = shard_set.manifest
     if manifest is None or manifest.compression["type"] != "none":
         return []
@@ -691,7 +687,7 @@ def _counted(shard_set: ShardSet) -> list[FileScan]:
     for (shard, path), stat in zip(shard_set.shards, found, strict=True):
         ends = index.ends(shard).astype(np.uint64)
         if stat.st_size != (ends[-1] if len(ends) else 0):
-            continue  # reading it tells why
+            continue  # a scan finds out why
         scan = FileScan(path, stat.st_size)
         scan.sizes.add(np.diff(ends, prepend=np.uint64(0)) - np.uint64(FRAME_BYTES))
         scans.append(scan)

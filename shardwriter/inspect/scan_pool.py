@@ -1,8 +1,13 @@
-"""Scanning many files on all cores.
+"""Scan of many files in worker processes.
 
-The processes are started by a command line of their own, so it does not matter what program this
-is: a notebook, ``python -c``, or a script without a main guard. Each is sent one file after the
-other, the largest first; it ends when this program does.
+::
+
+    program  -- FILE: path, options ------------------------>  worker (`main`)
+             <-- READ: bytes so far | SCANNED | FAILED -------
+
+Workers are started with a command line of their own, so any program can use them: a notebook,
+``python -c``, or a script without a main guard. Each gets one file at a time, the largest first,
+and ends when the program closes the socket.
 """
 
 from __future__ import annotations
@@ -35,37 +40,35 @@ from shardwriter.writing import (
     usable_cores,
 )
 
-# A process of :mod:`~shardwriter.inspect.scan_pool`: it scans the files it is sent.
-
 FILE: Final = 1  # to it: pickled path, options
 SCANNED: Final = 11  # from it: a pickled FileScan
 READ: Final = 12  # bytes of the file that were read so far
 FAILED: Final = 13
 
-_TELL_S: Final = 0.1
+_PROGRESS_S: Final = 0.1
 
 
 def main(descriptor: int) -> None:
-    """Scan files until the program closes the socket, however it does."""
+    """Run a worker: scan files until the program closes the socket or exits."""
     channel = Channel(socket.socket(fileno=descriptor))
-    told_at = 0.0
+    sent_at = 0.0
 
     def progress(num_bytes: int) -> None:
-        nonlocal told_at
+        nonlocal sent_at
         now = time.monotonic()
-        if now - told_at > _TELL_S:
-            told_at = now
+        if now - sent_at > _PROGRESS_S:
+            sent_at = now
             try:
                 channel.send(READ, num_bytes.to_bytes(8, "little"))
             except OSError:
-                os._exit(1)  # the program is gone: nobody waits for the rest of this file
+                os._exit(1)  # the program has exited
 
     try:
         while (message := channel.receive()) is not None:
             path, options = pickle.loads(message[1])
             try:
                 scan = scan_file(path, options, progress=progress)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is for the program
+            except Exception as error:  # noqa: BLE001 - the program raises it
                 channel.send(FAILED, pack_failure(error))
             else:
                 channel.send(SCANNED, pickle.dumps(scan, 5))
@@ -73,8 +76,8 @@ def main(descriptor: int) -> None:
         return
 
 
-SMALL_BYTES: Final = 32 << 20  # decoded here before another process is up
-_PROVING_SPEED: Final = 8  # of checksums, against decoding
+SMALL_BYTES: Final = 32 << 20  # decoded in this process before another one has started
+_CHECKSUM_SPEED: Final = 8  # relative to decoding
 _HERE: Final = "-j 1 reads all files in this process"
 _PROGRAM: Final = """
 import sys
@@ -90,21 +93,21 @@ def scan_files(
     num_workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[FileScan]:
-    """Scan files, on several cores where that pays.
+    """Return the scans of files, from worker processes if there is enough work.
 
     Args:
         paths: The files.
-        options: What to prove, and what to look for.
-        num_workers: Processes; by default as many as there are cores, and none for few bytes.
-        progress: Told now and then of the bytes that were read, of all files together.
+        options: What to verify and which statistics to compute.
+        num_workers: Processes; by default one per core, and none for few bytes.
+        progress: Called now and then with the bytes read so far of all files together.
 
     Returns:
         The scans, in the order of ``paths``.
 
     Raises:
         StorageError: A file can not be opened or read.
-        WorkerDied: A process ended that should not have; the error names its file.
-        RunError: No process can be started.
+        WorkerDied: A worker process has ended; the error names its file.
+        RunError: Workers can not be started.
     """
     if num_workers == 1 or len(paths) < 2:
         return _scan_here(paths, options, progress)
@@ -115,17 +118,17 @@ def scan_files(
     num_workers = min(num_workers, len(paths))
     if num_workers == 1:
         return _scan_here(paths, options, progress)
-    order = sorted(range(len(paths)), key=lambda place: -sizes[place])
+    order = sorted(range(len(paths)), key=lambda number: -sizes[number])
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(_started(number)) for number in range(num_workers)]
         return _Scanning(paths, options, progress).run(workers, order)
 
 
 def _effort(options: ScanOptions, path: str, file_bytes: int) -> float:
-    """Return the bytes whose decoding takes as long as the scan of a file."""
+    """Return the effort of a scan, in bytes of decoding that take as long."""
     if options.features or options.label is not None or path.endswith(SUFFIXES["gzip"]):
         return file_bytes
-    return file_bytes / _PROVING_SPEED if options.check == "crc" else 0.0
+    return file_bytes / _CHECKSUM_SPEED if options.check == "crc" else 0.0
 
 
 def _scan_here(
@@ -136,14 +139,14 @@ def _scan_here(
     scans: list[FileScan] = []
     done_bytes = 0
 
-    def tell(num_bytes: int) -> None:
+    def report(num_bytes: int) -> None:
         if progress is not None:
             progress(done_bytes + num_bytes)
 
     for path in paths:
-        scans.append(scan_file(path, options, progress=tell))
+        scans.append(scan_file(path, options, progress=report))
         done_bytes += scans[-1].file_bytes
-    tell(0)
+    report(0)
     return scans
 
 
@@ -153,23 +156,23 @@ def _file_bytes(path: str) -> int:
 
 
 def _can_start() -> bool:
-    # A program in one file is its own executable: it would start itself, again and again.
+    # The executable of a frozen program is the program itself, not Python.
     return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 class _Worker:
-    """A process, and the file that it has at hand."""
+    """A worker process, and the number of the file that it scans."""
 
     def __init__(self, number: int, process: subprocess.Popen[bytes], mailbox: Mailbox) -> None:
         self.process = process
         self.mailbox = mailbox
-        self.place: int | None = None
+        self.file: int | None = None
         self.name = f"worker {number} (process {process.pid})"
 
 
 @contextlib.contextmanager
 def _started(number: int) -> Iterator[_Worker]:
-    """A process for the length of a block; it has ended behind it, whatever has happened."""
+    """Start a worker, and kill it at the end of the block."""
     ours, theirs = socket.socketpair()
     with ours:
         with contextlib.ExitStack() as stack:
@@ -177,11 +180,11 @@ def _started(number: int) -> Iterator[_Worker]:
             folders = [folder or os.curdir for folder in sys.path if isinstance(folder, str)]
             path = [os.path.abspath(folder) for folder in folders]
             path.append(str(Path(__file__).parents[2]))
-            # What the program's own command line says of Python (-O, -X utf8, -W, -I, ...).
+            # The interpreter options of this program (-O, -X utf8, -W, -I, ...).
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
             command = [sys.executable, *flags, "-c", _PROGRAM, str(theirs.fileno()), *path]
             try:
-                # Of a group of its own: Ctrl-C reaches the program, which ends the others.
+                # In a session of its own: Ctrl-C reaches only the program, which ends its workers.
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -200,7 +203,7 @@ def _started(number: int) -> Iterator[_Worker]:
 
 
 class _Scanning:
-    """Files on their way to workers, and their scans on the way back."""
+    """Sends files to workers and collects their scans."""
 
     def __init__(
         self,
@@ -215,12 +218,12 @@ class _Scanning:
         self._read_bytes: dict[int, int] = {}
 
     def run(self, workers: Sequence[_Worker], order: Sequence[int]) -> list[FileScan]:
-        """Have the files scanned, in an order, and return the scans in that of the paths."""
+        """Return the scans in the order of the paths; files are sent in ``order``."""
         waiting = deque(order)
         with selectors.DefaultSelector() as selector:
             for worker in workers:
                 selector.register(worker.mailbox.fileno(), selectors.EVENT_READ, worker)
-                self._hand_out(worker, waiting)
+                self._send_next(worker, waiting)
             while len(self._scans) < len(self._paths):
                 for worker in workers:
                     wanted = selectors.EVENT_READ
@@ -231,40 +234,40 @@ class _Scanning:
                     if ready & selectors.EVENT_WRITE:
                         key.data.mailbox.send()
                     if ready & selectors.EVENT_READ:
-                        self._take(key.data, waiting)
-        return [self._scans[place] for place in range(len(self._paths))]
+                        self._receive(key.data, waiting)
+        return [self._scans[number] for number in range(len(self._paths))]
 
-    def _hand_out(self, worker: _Worker, waiting: deque[int]) -> None:
-        worker.place = waiting.popleft() if waiting else None
-        if worker.place is not None:
-            path = self._paths[worker.place]
+    def _send_next(self, worker: _Worker, waiting: deque[int]) -> None:
+        worker.file = waiting.popleft() if waiting else None
+        if worker.file is not None:
+            path = self._paths[worker.file]
             task = (path, self._options)
             worker.mailbox.put(FILE, pickle.dumps(task, 5))
 
-    def _take(self, worker: _Worker, waiting: deque[int]) -> None:
+    def _receive(self, worker: _Worker, waiting: deque[int]) -> None:
         for kind, data in worker.mailbox.messages():
-            assert worker.place is not None
+            assert worker.file is not None
             if kind == FAILED:
                 raise unpack_failure(data, worker.name, lambda _: 0)
             if kind == READ:
-                self._read_bytes[worker.place] = int.from_bytes(data, "little")
+                self._read_bytes[worker.file] = int.from_bytes(data, "little")
             else:
                 scan: FileScan = pickle.loads(data)
-                self._scans[worker.place] = scan
-                self._read_bytes[worker.place] = scan.file_bytes
-                self._hand_out(worker, waiting)
+                self._scans[worker.file] = scan
+                self._read_bytes[worker.file] = scan.file_bytes
+                self._send_next(worker, waiting)
             if self._progress is not None:
                 self._progress(sum(self._read_bytes.values()))
         if worker.mailbox.closed:
-            self._mourn(worker)
+            self._raise_died(worker)
 
-    def _mourn(self, worker: _Worker) -> None:
+    def _raise_died(self, worker: _Worker) -> None:
         code = worker.process.wait()
         how, _ = describe_exit(-code if code < 0 else code << 8)
-        path = None if worker.place is None else self._paths[worker.place]
+        path = None if worker.file is None else self._paths[worker.file]
         raise WorkerDied(
-            f"{how} while it read this file" if path else f"{how} before it had a file",
+            f"{how} while it read this file" if path else f"{how} before it got a file",
             path=path,
             worker=worker.name,
-            hint=f"{_HERE}, which shows what happens",
+            hint=f"{_HERE} and shows the cause",
         )

@@ -1,9 +1,15 @@
-"""How many different values there are, and which are the most frequent, in bounded memory.
+"""Sketches of values in bounded memory: histogram, distinct values, most frequent values.
 
-Counts of different values are exact up to `MAX_HASHES`, and beyond that an estimate from the
-smallest hashes (K. Beyer et al., "On Synopses for Distinct-Value Estimation", SIGMOD 2007). The set
-of the smallest hashes does not depend on the order or the division of the data, and no seed is
-drawn: the same values give the same estimate.
+- `ValueHistogram` has as many buckets as its memory allows. Few distinct numbers have a bucket
+  each. Otherwise numbers share a bucket if their bits agree except for the last ``shift`` ones; the
+  bits of a float are ordered like the floats, so a bucket is a range, and all have the same
+  relative width. The shift is the smallest with at most `MAX_BUCKETS` buckets, so it depends on the
+  data alone and histograms of parts merge into that of the whole.
+- `DistinctValues` counts exactly up to `MAX_HASHES`, and then estimates from the smallest hashes
+  (K. Beyer et al., "On Synopses for Distinct-Value Estimation", SIGMOD 2007). These do not depend
+  on the order or division of the data, and there is no seed.
+- `TopValues` counts exactly while values are few, and then with the algorithm of Misra and Gries
+  (1982).
 """
 
 from __future__ import annotations
@@ -17,30 +23,22 @@ from numpy.typing import NDArray
 
 from shardwriter.formats.crc32c import crc32c
 
-# A histogram of numbers that is as fine as its memory allows, for quantiles and exact counts.
-#
-# While there are few different numbers, each has a bucket. Then numbers share one when their bits
-# agree but for the last ``shift`` ones; as the bits of a float grow with the float, a bucket is a
-# range, and the relative width of all is the same. The shift is the smallest with which the data
-# have no more than `MAX_BUCKETS` buckets. So it follows from the data alone: histograms that were
-# filled side by side, in any division, merge into what one pass would have given.
-
 MAX_BUCKETS: Final = 1024
-_CROWD: Final = 32  # a value that makes one in so many of a batch is looked for
-_DENSE: Final = 1 << 16  # a range of keys that is counted with an array as long
+_CROWD: Final = 32  # a frequent value makes at least one in this many of a batch
+_DENSE: Final = 1 << 16  # a smaller range of keys is counted in an array
 
 
 class ValueHistogram:
     """Counts of finite numbers by ranges.
 
     Args:
-        is_float: float32 numbers; else int64.
+        is_float: Whether numbers are float32; else int64.
 
     Attributes:
-        shift: Bits that the numbers of a bucket may differ in; 0 where each number has its own.
-        keys: ``int64[m]``, ascending: the numbers' bits without the last ``shift``; with shift 0,
-            of integers, the numbers themselves.
-        counts: ``int64[m]``.
+        shift: Low bits in which the numbers of a bucket may differ; 0 for one number per bucket.
+        keys: ``int64[m]``, ascending: the numbers' bits without the last ``shift``; for integers
+            with shift 0 the numbers themselves.
+        counts: ``int64[m]``: numbers in each bucket.
     """
 
     def __init__(self, is_float: bool) -> None:
@@ -63,13 +61,13 @@ class ValueHistogram:
         """Add floats; -0.0 counts as 0.0.
 
         Returns:
-            Those that make at least one in `_CROWD` of the values, with their counts.
+            The frequent values (at least one in `_CROWD`) with their counts.
         """
         keys = _keys_of_floats(values)
         buckets = keys >> self.shift if self.shift else keys
         found, counts = count_integers(buckets)
         self._add(found, counts)
-        # Only a range with so many can hold such a value, and few ranges have so many.
+        # Only a bucket with that many numbers can contain a frequent value, and few buckets have.
         crowded = found[counts * _CROWD >= values.size]
         if not crowded.size:
             return {}
@@ -79,7 +77,7 @@ class ValueHistogram:
         return dict(zip(floats, counts[frequent].tolist(), strict=True))
 
     def add_integers(self, values: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Add different integers, ascending, with their counts."""
+        """Add distinct integers, ascending, with their counts."""
         if self.shift == 0:
             self._add(values, counts)
         else:
@@ -124,28 +122,27 @@ class ValueHistogram:
         high: float,
         repeated: Mapping[float, int] | Mapping[int, int],
     ) -> tuple[list[float], float]:
-        """Return quantiles, linear between neighbours as ``numpy.quantile`` has them.
+        """Return quantiles, with linear interpolation as in ``numpy.quantile``.
 
-        Where the histogram is not exact they are inside the right bucket: near in rank, or near in
-        value where one bucket holds many numbers. A repeated value that fills most of its bucket is
-        found exactly.
+        If the histogram is not exact, a quantile is within the right bucket. A repeated value that
+        fills most of its bucket is found exactly.
 
         Args:
-            shares: Between 0 and 1.
+            shares: Numbers between 0 and 1.
             low: The smallest number.
-            high: The largest.
-            repeated: Numbers with how often they come, at least.
+            high: The largest number.
+            repeated: Frequent numbers, with lower bounds of their counts.
 
         Returns:
-            The quantiles; and the largest rank error e among them, a share of all numbers: the
-            quantile of share q lies between the true ones of q - e and q + e.
+            The quantiles; and their largest rank error e as a share of all numbers: the quantile of
+            share q is between the true quantiles of q - e and q + e.
         """
         totals = np.cumsum(self.counts)
         lower, upper = self._edges(low, high)
         majorities = self._majorities(repeated)
 
         def at(index: int) -> tuple[float, int]:
-            """Return the number of a rank, and by how many ranks it may be wrong."""
+            """Return the number at a rank, and its maximum error in ranks."""
             bucket = int(np.searchsorted(totals, index, side="right"))
             first, behind = float(lower[bucket]), float(upper[bucket])
             if first == behind:
@@ -153,7 +150,7 @@ class ValueHistogram:
             count = int(self.counts[bucket])
             inside = index - (int(totals[bucket]) - count)
             value, at_least = majorities.get(bucket, (0, 0))
-            # All others of the bucket may lie below the value, or above it.
+            # The other numbers of the bucket may be below or above the value.
             if count - at_least <= inside < at_least:
                 return float(value), 0
             return first + (behind - first) * ((inside + 0.5) / count), count
@@ -176,7 +173,7 @@ class ValueHistogram:
     def _majorities(
         self, repeated: Mapping[float, int] | Mapping[int, int]
     ) -> dict[int, tuple[float, int]]:
-        """Return the value that fills more than half of a bucket, and its count, by bucket."""
+        """Return by bucket the value that fills more than half of it, and its count."""
         if self.shift == 0 or not repeated:
             return {}
         if self._is_float:
@@ -185,7 +182,7 @@ class ValueHistogram:
         else:
             keys = _keys_of_integers(np.fromiter(repeated, np.int64, len(repeated)))
         buckets = np.searchsorted(self.keys, keys >> self.shift).tolist()
-        total = int(self.counts.sum())  # which rarer values are known depends on their order
+        total = int(self.counts.sum())  # rarer values depend on the order of the data
         return {
             bucket: (value, at_least)
             for bucket, (value, at_least) in zip(buckets, repeated.items(), strict=True)
@@ -193,7 +190,7 @@ class ValueHistogram:
         }
 
     def at_shift(self, shift: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return keys and counts as they are with a shift that is as large or larger."""
+        """Return keys and counts with a shift that is equal or larger."""
         keys = self.keys
         if shift and self.shift == 0 and not self._is_float:
             keys = _keys_of_integers(keys)
@@ -212,7 +209,7 @@ class ValueHistogram:
         return np.clip(bounds[0], low, high), np.clip(bounds[1], low, high)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with the narrowest arrays."""
+        """Return the state for pickling, with the smallest integer types."""
         first = int(self.keys[0]) if self.keys.size else 0
         state = dict(self.__dict__)
         state["keys"] = (first, _narrow((self.keys - first).view(np.uint64)))
@@ -220,7 +217,7 @@ class ValueHistogram:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the state back."""
+        """Restore a pickled state."""
         first, keys = state["keys"]
         self.__dict__.update(state)
         self.keys = keys.astype(np.uint64).view(np.int64) + first
@@ -228,11 +225,7 @@ class ValueHistogram:
 
 
 def count_integers(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count equal integers.
-
-    Returns:
-        The different ones, ascending, ``int64[m]``, and how often each comes, ``int64[m]``.
-    """
+    """Return the distinct integers, ascending, and their counts: both ``int64[m]``."""
     if not values.size:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     low, high = int(values.min()), int(values.max())
@@ -248,7 +241,7 @@ def count_integers(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.
 def _sum_equal(
     keys: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Add the counts of equal keys, which stand together."""
+    """Return distinct keys with the sums of their counts; equal keys must be adjacent."""
     if not keys.size:
         return keys, counts
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
@@ -256,14 +249,14 @@ def _sum_equal(
 
 
 def _keys_of_floats(values: NDArray[np.float32]) -> NDArray[np.int32]:
-    """Return the bits of floats, in their order."""
+    """Return the bits of floats as integers of the same order."""
     bits = (values + np.float32(0)).view(np.int32)
     keys: NDArray[np.int32] = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return keys
 
 
 def _keys_of_integers(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bits of integers as float64, in their order."""
+    """Return the bits of integers as float64, as integers of the same order."""
     bits = values.astype(np.float64).view(np.int64)
     keys: NDArray[np.int64] = bits ^ ((bits >> 63) & 0x7FFFFFFFFFFFFFFF)
     return keys
@@ -287,17 +280,17 @@ def _narrow(numbers: NDArray[np.uint64]) -> NDArray[Any]:
 
 MAX_HASHES: Final = 1024
 MAX_EXACT: Final = 512  # values that are counted exactly
-MAX_TOP: Final = 128  # values that are counted of a feature that has more
+MAX_TOP: Final = 128  # values that are counted approximately, if there are more
 _SPACE: Final = 2.0**64
 _WORD_BYTES: Final = 8
 _SHORT_BYTES: Final = 64  # longer values are hashed by their CRC
 
 
 class DistinctValues:
-    """The smallest hashes of the values seen; it merges exactly.
+    """The smallest distinct hashes of values; it merges exactly.
 
     Attributes:
-        hashes: ``uint64[k]``, ascending, different from each other; k <= `MAX_HASHES`.
+        hashes: ``uint64[k]``, ascending, distinct; k <= `MAX_HASHES`.
     """
 
     __slots__ = ("hashes",)
@@ -316,15 +309,15 @@ class DistinctValues:
 
     @property
     def is_full(self) -> bool:
-        """Whether there may be more values than are kept."""
+        """Whether there may be more values than hashes."""
         return self.hashes.size >= MAX_HASHES
 
     def estimate(self) -> tuple[int, int, int]:
-        """Return how many values there are, and bounds that hold in 95 of 100 cases."""
+        """Return the estimated number of values, with the bounds of its 95% confidence interval."""
         size = self.hashes.size
         if not self.is_full:
             return size, size, size
-        # The k-th smallest of n uniform numbers is k / n on the average.
+        # The k-th smallest of n uniform numbers is k / n on average.
         found = (size - 1) / ((float(self.hashes[-1]) + 1) / _SPACE)
         spread = 1.96 / (size - 2) ** 0.5
         low, high = found / (1 + spread), found / (1 - spread)
@@ -332,15 +325,15 @@ class DistinctValues:
 
 
 class TopValues:
-    """The most frequent values: exact while there are few, then Misra's and Gries' (1982).
+    """The most frequent values: exact while there are few, then by Misra and Gries (1982).
 
-    Then every value that makes more than one in `MAX_TOP` + 1 of all is kept, with a lower bound
-    of its count. Bounds hold however the values were divided; which of the rarer ones are kept
-    depends on it.
+    Every value that makes more than one in `MAX_TOP` + 1 is included, with a lower bound of its
+    count. The bounds hold for any division of the data; which rarer values are included depends on
+    it.
 
     Attributes:
-        counts: By value, how often it came, at least.
-        num_missed: By how much a count may be too small; 0 while all of them are exact.
+        counts: Lower bounds of the counts by value.
+        num_missed: Maximum error of a count; 0 if all are exact.
     """
 
     __slots__ = ("counts", "num_missed")
@@ -351,7 +344,7 @@ class TopValues:
 
     @property
     def is_exact(self) -> bool:
-        """Whether all values are here, with their counts."""
+        """Whether all values are included, with exact counts."""
         return self.num_missed == 0
 
     def add(self, counts: Mapping[Any, int]) -> None:
@@ -365,17 +358,17 @@ class TopValues:
             self._prune()
 
     def add_array(self, values: NDArray[Any], counts: NDArray[np.int64]) -> None:
-        """Add different numbers with their counts, of which nearly all may be rare."""
+        """Add distinct numbers with their counts, nearly all of which may be rare."""
         if values.size > MAX_EXACT:
-            # Pruned before they become objects; what is taken off here is missed.
+            # Pruned before they become Python objects.
             cut = int(np.partition(counts, -MAX_TOP - 1)[-MAX_TOP - 1])
-            kept = counts > cut
-            values, counts = values[kept], counts[kept] - cut
+            is_frequent = counts > cut
+            values, counts = values[is_frequent], counts[is_frequent] - cut
             self.num_missed += cut
         self.add(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
     def merge(self, other: TopValues) -> None:
-        """Add what was counted elsewhere."""
+        """Add other counts."""
         self.num_missed += other.num_missed
         self.add(other.counts)
 
@@ -385,17 +378,17 @@ class TopValues:
         self.num_missed += cut
 
     def most_common(self, num_values: int) -> list[tuple[Any, int]]:
-        """Return the values whose counts are sure, the most frequent first."""
+        """Return values with counts above the maximum error, the most frequent first."""
         return rank((pair for pair in self.counts.items() if pair[1] > self.num_missed), num_values)
 
 
 def rank(counts: Iterable[tuple[Any, int]], num_values: int) -> list[tuple[Any, int]]:
-    """Return the most frequent values; of equally frequent ones the smallest first."""
+    """Return the most frequent values with counts; ties by value."""
     return sorted(counts, key=lambda pair: (-pair[1], pair[0]))[:num_values]
 
 
 def hash_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash 64-bit words one to one; the last steps of MurmurHash3, ``fmix64`` (A. Appleby)."""
+    """Return a bijective hash of 64-bit words: ``fmix64`` of MurmurHash3 (A. Appleby)."""
     hashed: NDArray[np.uint64] = words ^ (words >> np.uint64(33))
     hashed *= np.uint64(0xFF51AFD7ED558CCD)
     hashed ^= hashed >> np.uint64(33)
@@ -405,7 +398,7 @@ def hash_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def hash_halves(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Hash 32-bit words one to one; ``fmix32`` of MurmurHash3."""
+    """Return a bijective hash of 32-bit words: ``fmix32`` of MurmurHash3."""
     hashed: NDArray[np.uint32] = words ^ (words >> np.uint32(16))
     hashed *= np.uint32(0x85EBCA6B)
     hashed ^= hashed >> np.uint32(13)
@@ -415,11 +408,7 @@ def hash_halves(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def hash_blobs(values: Sequence[bytes]) -> NDArray[np.uint64]:
-    """Hash byte strings; those over 64 bytes by their length and CRC-32C.
-
-    Returns:
-        ``uint64[n]``.
-    """
+    """Return ``uint64[n]``: hashes of byte strings, over 64 bytes by their length and CRC-32C."""
     sizes = np.fromiter(map(len, values), np.int64, len(values))
     hashes = np.empty(len(values), np.uint64)
     classes = np.where(sizes > _SHORT_BYTES, -1, -(-sizes // _WORD_BYTES))

@@ -1,4 +1,9 @@
-"""The plan as JSON: the report's ``plan``, and what ``shardwriter plan`` prints."""
+"""The split plan as JSON: the report's ``plan``, and the output of ``shardwriter plan``.
+
+Good numbers of shards are the multiples of W ranks x K workers. Record i is in shard i mod N, so
+for every such N reader q gets the records i with i mod (W * K) = q: all multiples are equally good,
+and whether ranks take the same steps depends on the number of records alone.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +25,16 @@ from shardwriter.inspect.split_policies import (
     PlanOptions,
     ceil_div,
     check_names,
-    even,
     policy_json,
+    split_evenly,
 )
 
-# Which numbers of shards suit a job.
-#
-# With N a multiple of W ranks x K workers, the law (record i in shard i mod N) gives reader q the
-# records i with i mod (W * K) = q, whatever multiple N is. So whether ranks take the same steps
-# depends on the number of records alone, and all multiples are as good as each other.
 
-
-def trouble(records: Counts, options: PlanOptions) -> list[str]:
-    """Return the policies that deal whole shards and hang or refuse, by title."""
+def failing_policies(records: Counts, options: PlanOptions) -> list[str]:
+    """Return the titles of the policies that assign whole shards and hang or raise."""
     found = []
     for policy in POLICIES:
-        if policy.deals == "shards":
+        if policy.unit == "shards":
             work = policy.work(records, options)
             if work.hangs or work.error is not None:
                 found.append(policy.title)
@@ -43,7 +42,7 @@ def trouble(records: Counts, options: PlanOptions) -> list[str]:
 
 
 def advice(records: Counts, options: PlanOptions, good: list[int]) -> str:
-    """Say in a sentence what to do about the number of shards."""
+    """Return one sentence: what to do about the number of shards."""
     num_records, num_shards = int(records.sum()), len(records)
     readers = _readers_text(options)
     if not num_records:
@@ -53,45 +52,46 @@ def advice(records: Counts, options: PlanOptions, good: list[int]) -> str:
             f"{num_records:,} records are fewer than {readers}, so no number of shards helps: use "
             "fewer ranks and workers."
         )
-    if not trouble(records, options):
+    if not failing_policies(records, options):
         return (
-            f"{num_shards:,} shards suit {readers}: policies that deal whole shards give every "
-            "rank the same steps, and those that deal records do not depend on it."
+            f"{num_shards:,} shards suit {readers}: policies that assign whole shards give every "
+            "rank the same steps; policies that assign records do not depend on it."
         )
     if num_shards not in good:
         others = _or_text(sorted(good[:3]))
-        rest = _what_is_left(num_records, options)
+        rest = _remaining_problem(num_records, options)
         return (
             f"Use {others} shards, not {num_shards:,}: a multiple of {readers}{rest}; policies "
-            "that deal records do not depend on it."
+            "that assign records do not depend on it."
         )
     if np.ptp(records) > 1:
         return (
             f"{num_shards:,} shards are a multiple of {readers}, but hold {records.min():,} to "
-            f"{records.max():,} records: write them anew, in turn, and lengths differ by at most "
-            "one; policies that deal records do not depend on it."
+            f"{records.max():,} records: rewrite them with `shardwriter reshard`, and lengths "
+            "differ by at most one; policies that assign records do not depend on it."
         )
+    rest = _remaining_problem(num_records, options)
     return (
-        f"{num_shards:,} shards are a multiple of {readers}{_what_is_left(num_records, options)}; "
-        "policies that deal records do not depend on it."
+        f"{num_shards:,} shards are a multiple of {readers}{rest}; policies that assign records do "
+        "not depend on it."
     )
 
 
-def _what_is_left(num_records: int, options: PlanOptions) -> str:
-    """Say what a good number of shards does not cure, and what would."""
-    dealt = even(num_records, options.num_readers)
-    if not trouble(dealt, options):
+def _remaining_problem(num_records: int, options: PlanOptions) -> str:
+    """Return what to do besides using a good number of shards; empty if that is enough."""
+    per_reader = split_evenly(num_records, options.num_readers)
+    if not failing_policies(per_reader, options):
         return ""
     each = options.num_readers * options.batch_size
     whole = num_records // options.num_readers * options.num_readers
-    # The records of every reader differ by one, which may be one batch more for some.
-    if not options.drop_last and not trouble(dealt, replace(options, drop_last=True)):
+    # Readers differ by one record, which may be one more batch for some of them.
+    if not options.drop_last and not failing_policies(per_reader, replace(options, drop_last=True)):
         return ", and drop incomplete batches (drop_last), or some ranks take a step more"
-    if whole and not trouble(even(whole, options.num_readers), options):
+    if whole and not failing_policies(split_evenly(whole, options.num_readers), options):
         return f", and keep {whole:,} of {num_records:,} records, or some ranks take a step more"
     return (
-        f", and take the same steps on every rank: {num_records:,} records are no multiple of "
-        f"{each:,}, and some ranks would take a step more"
+        f", and take the same number of steps on every rank: {num_records:,} records are not a "
+        f"multiple of {each:,}, and some ranks would take a step more"
     )
 
 
@@ -110,40 +110,40 @@ _MAX_SHARDS: Final = 10_000_000
 
 
 def even_records(num_records: int, num_shards: int) -> Counts:
-    """Return the lengths of N shards that are written in turn: ``int64[num_shards]``.
+    """Return the records of each shard, assigned round-robin: ``int64[num_shards]``.
 
     Raises:
-        OptionError: There are no shards, or less than no records.
+        OptionError: A number is out of range.
     """
     if not 0 <= num_records < 2**62:
-        raise OptionError(f"records is {num_records:,}: it is a number from 0 on")
+        raise OptionError(f"records is {num_records:,}; it must be 0 or more")
     if not 1 <= num_shards <= _MAX_SHARDS:
-        raise OptionError(f"shards is {num_shards:,}: it is a number from 1 to {_MAX_SHARDS:,}")
-    return even(num_records, num_shards)
+        raise OptionError(f"shards is {num_shards:,}; it must be from 1 to {_MAX_SHARDS:,}")
+    return split_evenly(num_records, num_shards)
 
 
 def plan_json(
     records_per_shard: Sequence[int] | NDArray[np.int64], options: PlanOptions
 ) -> dict[str, Any]:
-    """Say how training will split a set of shards, under every policy.
+    """Return how training will split a set of shards under every policy.
 
-    Lists hold at most 4,096 numbers, the first ranks; the smallest and largest always cover all.
+    Lists are cut after 4,096 ranks; the minima and maxima cover all ranks.
 
     Args:
-        records_per_shard: ``[num_shards]``: records of each shard, in the order of the shards;
-            :func:`even_records` gives those of shards that are written in turn.
-        options: Who reads.
+        records_per_shard: ``[num_shards]``: records of each shard, in shard order, such as
+            :func:`even_records` returns.
+        options: The training job.
 
     Returns:
-        The report's ``plan``; no policies where there are no records.
+        The report's ``plan``, without policies if there are no records.
 
     Raises:
-        OptionError: There is no policy of a name.
+        OptionError: A policy name is unknown.
     """
     check_names(options.policies)
     records = np.asarray(records_per_shard, np.int64)
     num_records, num_shards = int(records.sum()), len(records)
-    chosen = [policy for policy in POLICIES if policy.policy in (options.policies or NAMES)]
+    chosen = [policy for policy in POLICIES if policy.name in (options.policies or NAMES)]
     policies = [policy_json(policy, records, options) for policy in chosen if num_records]
     good = good_num_shards(num_records, num_shards, options.num_readers)
     return {
@@ -165,7 +165,7 @@ def plan_json(
 
 
 def _bytes_json(records: Counts, options: PlanOptions) -> dict[str, Any] | None:
-    """Return sizes, where the size of a record is known."""
+    """Return shard and rank sizes in bytes; None if the size of a record is not known."""
     size, total = options.record_bytes, int(records.sum())
     if size is None or not total:
         return None
@@ -182,7 +182,7 @@ def _bytes_json(records: Counts, options: PlanOptions) -> dict[str, Any] | None:
 
 
 def _verdict(policies: list[dict[str, Any]], options: PlanOptions) -> str:
-    """Say in a line how many policies are safe."""
+    """Return one line: how many policies are safe."""
     if not policies:
         return "no records, nothing to split"
     counts = Counter(policy["verdict"] for policy in policies)

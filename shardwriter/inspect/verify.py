@@ -1,4 +1,4 @@
-"""Proving a finished dataset: every shard, every count and the index, against the manifest."""
+"""`verify`: compare every shard, every count and the index of a dataset with its manifest."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from shardwriter.dataset import GapRuns, Index, Manifest, is_url
 from shardwriter.errors import CorruptFile, ManifestError, StorageError
-from shardwriter.inspect.document import SetReport
+from shardwriter.inspect.document import Report, SetReport
 from shardwriter.inspect.findings import Finding
 from shardwriter.inspect.scan import FileScan, index_sums
-from shardwriter.inspect.stats import Report, stats
+from shardwriter.inspect.stats import stats
 from shardwriter.sources import find_one, required_manifest
 from shardwriter.writing import Reading, open_index, read_rows, reading_progress
 
 
 def verify(path: str | os.PathLike[str], *, progress: Reading | bool | None = None) -> Report:
-    """Prove a dataset that has a manifest.
+    """Return a report of a dataset with a manifest, with every byte and the index verified.
 
     Args:
         path: The dataset: ``out/train``, ``out/train@16``, its manifest, or its folder.
@@ -28,13 +28,13 @@ def verify(path: str | os.PathLike[str], *, progress: Reading | bool | None = No
 
     Raises:
         OptionError: The path names nothing, or several datasets.
-        ManifestError: There is no manifest, or it can not be used.
+        ManifestError: There is no usable manifest.
     """
     shard_set = find_one(os.fspath(path))
     manifest = required_manifest(shard_set)
     path = os.path.join(shard_set.directory, manifest.pattern.manifest_file)
-    with reading_progress(progress, "proving") as told:
-        report = stats(path, progress=told)
+    with reading_progress(progress, "verifying") as on_read:
+        report = stats(path, progress=on_read)
     set_report = report.sets[0]
     for finding in _index_findings(set_report, manifest):
         set_report.note(finding)
@@ -42,7 +42,7 @@ def verify(path: str | os.PathLike[str], *, progress: Reading | bool | None = No
 
 
 def _index_findings(report: SetReport, manifest: Manifest) -> Iterator[Finding]:
-    """Compare the index with the manifest, and every entry of it with the shards."""
+    """Yield where the index differs from the manifest, or an entry of it from the shards."""
     directory = report.shard_set.directory
     try:
         index = open_index(directory, manifest)
@@ -52,18 +52,18 @@ def _index_findings(report: SetReport, manifest: Manifest) -> Iterator[Finding]:
         return
     path = os.path.join(directory, manifest.index.file)
     if not _has_gaps(index, manifest):
-        yield Finding("index", path, "its gaps are not those of the manifest", num_lost=0)
+        yield Finding("index", path, "its gaps differ from those of the manifest", num_lost=0)
     broken = {finding.path for finding in report.findings}
     if is_url(directory) and manifest.compression["type"] == "zlib":
         report.notes.append(
-            "the entries of the index were not compared: the blocks of zlib shards can only be "
-            "found where they lie on a disk"
+            "the entries of the index were not compared: blocks of zlib shards can only be found "
+            "in local files"
         )
         return
     for shard, scan in report.scans:
         rows = index.entries(shard)
         if scan.path in broken or scan.index_sums == index_sums(rows):
-            continue  # what is wrong is said already
+            continue  # equal, or the shard has findings of its own
         finding = _first_difference(path, shard, scan, rows)
         if finding is not None:
             yield finding
@@ -84,7 +84,7 @@ def _has_gaps(index: Index, manifest: Manifest) -> bool:
 def _first_difference(
     path: str, shard: int, scan: FileScan, claimed: NDArray[np.uint64]
 ) -> Finding | None:
-    """Return the first entry of a shard that is not what its file has; None where all are."""
+    """Return a finding for the first index entry that differs from the file; None if all agree."""
     try:
         found = read_rows(scan.path, scan.compression)[0]
     except (CorruptFile, ManifestError, StorageError) as error:

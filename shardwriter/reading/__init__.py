@@ -1,4 +1,10 @@
-"""Reading a dataset: random access, epochs and rank partitions, torch, TensorFlow, loader code."""
+"""Reading a dataset back: records by number, epochs, rank partitions, framework loaders.
+
+`opening` opens a path as a `Dataset` (`dataset`), a sequence that can be sliced, shuffled and split
+between ranks. `torch` and `tensorflow` are loaders on top of it that can be checkpointed.
+`loader_code` prints a program that reads a dataset; `show`, `find`, `pictures` and `known_schema`
+are behind the commands ``show``, ``find`` and ``schema``.
+"""
 
 from __future__ import annotations
 

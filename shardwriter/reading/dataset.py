@@ -1,4 +1,11 @@
-"""A dataset as a sequence: length, any record, slices, shuffles and splits, all by arithmetic."""
+"""`Dataset`: an open dataset as a sequence, with random access, slices, shuffles and splits.
+
+    Dataset (rows)  --steps-->  record numbers  --RecordLocations-->  shard, position
+                                                --RecordReader-->     payload  --decoder-->  example
+
+A view is its dataset's shared `Core` and a chain of steps. A step maps rows to rows of the step
+before: a range, ``int64[n]`` rows, a `Permutation`, or a rank's `RankPartition`.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +33,29 @@ from shardwriter.formats import html_table, payload_kind
 from shardwriter.schema import ExampleDecoder, FeatureSummary, SequenceDecoder, type_text
 from shardwriter.sources import LARGE_BYTES, RecordReader
 
-# What all views of an open dataset share: its records by their numbers, read and decoded.
-
-_BLOCK_RECORDS: Final = 1 << 12  # what is read at once stays in a core's cache
-_MOST_RECORDS: Final = 1 << 17
+_BLOCK_RECORDS: Final = 1 << 12  # so that a block stays in the CPU cache
+_MAX_BLOCK_RECORDS: Final = 1 << 17
 _BLOCK_BYTES: Final = 2 << 20  # likewise
-_MOST_BYTES: Final = 16 << 20
-_PEEKED_RECORDS: Final = 8  # one with a context alone passes for an Example
+_MAX_BLOCK_BYTES: Final = 16 << 20
+_PEEKED_RECORDS: Final = 8  # a SequenceExample without lists looks like an Example
 _Int64s: TypeAlias = NDArray[np.int64]
 
 
 class Core:
-    """What all views of an open dataset share.
+    """The state shared by all views of an open dataset: records by number, read and decoded.
+
+    Errors name the item and the record.
 
     Attributes:
-        path: What the dataset was opened by.
+        path: The path the dataset was opened with.
         name: Its name.
-        reader: Reads its records.
-        places: Where they are.
-        manifest: Its manifest, where it has one and is whole.
-        notes: What is worth knowing.
+        reader: Reads payloads by shard and position.
+        places: Shard and position of every record.
+        manifest: Its manifest; None without one, or if shards are missing.
+        notes: Notes of opening, lines of text.
         features: The schema; of SequenceExamples that of the context.
         shard_numbers: The number of each file in its set.
-        decode_s: Seconds that decoding took so far, where they are kept.
+        decode_s: Seconds of decoding so far, if timings are measured.
     """
 
     def __init__(
@@ -71,43 +78,43 @@ class Core:
         self.manifest = manifest
         self.notes = notes
         self.features = features
-        self._told_lists = feature_lists
+        self._feature_lists = feature_lists
         self.shard_numbers = shard_numbers
         self.decode_s = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("restorer", "identity", "mean_bytes")
-        kept = {name: value for name, value in self.__dict__.items() if name not in made}
-        return {**kept, "decode_s": 0.0}
+        cached = ("decoder", "identity", "mean_bytes")
+        state = {name: value for name, value in self.__dict__.items() if name not in cached}
+        return {**state, "decode_s": 0.0}
 
     @cached_property
     def feature_lists(self) -> Mapping[str, FeatureSummary] | None:
         """The types of the steps of SequenceExamples; None for Examples.
 
-        Where no schema tells, the first records do: read as an Example, a SequenceExample would
-        lose its lists without an error. Of their types nothing is known then.
+        Without a schema the first records decide, since a SequenceExample that is decoded as an
+        Example would silently lose its lists. The types of the lists are then unknown ({}).
         """
-        if self._told_lists is not None or self.features or not self.places.num_records:
-            return self._told_lists
+        if self._feature_lists is not None or self.features or not self.places.num_records:
+            return self._feature_lists
         num_records = 1 if self.reads_singly else min(self.places.num_records, _PEEKED_RECORDS)
         try:
             payloads = self.payloads(np.arange(num_records))
         except ShardwriterError:
-            return None  # who reads them will be told
+            return None  # reading the record raises the error
         return {} if "SequenceExample" in map(payload_kind, payloads) else None
 
     @cached_property
-    def restorer(self) -> ExampleDecoder | SequenceDecoder:
-        """What decodes records."""
+    def decoder(self) -> ExampleDecoder | SequenceDecoder:
+        """The decoder of records, by schema."""
         if self.feature_lists is not None:
             return SequenceDecoder(self.features, self.feature_lists)
         return ExampleDecoder(self.features)
 
     @cached_property
     def identity(self) -> str:
-        """A digest of the manifest's job and of what is in the shards; without one of all lengths.
+        """A digest of the manifest's job and the shards' CRCs; without a manifest, of the index.
 
-        The job alone does not say which items a Python source gave.
+        The job alone does not identify the items of a Python source.
         """
         if self.manifest is not None:
             crcs = [shard.crc32c for shard in self.manifest.shards]
@@ -123,7 +130,7 @@ class Core:
 
     @cached_property
     def mean_bytes(self) -> int:
-        """The size of a record, on average."""
+        """The mean size of a record."""
         if self.manifest is not None:
             num_bytes = self.manifest.payload_bytes
         else:
@@ -132,30 +139,27 @@ class Core:
 
     @property
     def reads_singly(self) -> bool:
-        """Whether records are so large that nothing is gained by reading several at once.
-
-        Memory that the last one has given back is then used for the next one.
-        """
+        """Whether records are so large that they are read one by one, to reuse memory."""
         return self.mean_bytes >= LARGE_BYTES
 
     def block_records(self) -> int:
-        """Return how many records to read at a time, on average for as many bytes as a block."""
-        most = _BLOCK_RECORDS
-        if self._opens_again:
-            most = min(max(most, 64 * len(self.shard_numbers)), _MOST_RECORDS)
-        return max(1, min(most, self._block_bytes // self.mean_bytes))
+        """Return the number of records per block: a block's bytes at the mean record size."""
+        max_records = _BLOCK_RECORDS
+        if self._reopens_files:
+            max_records = min(max(max_records, 64 * len(self.shard_numbers)), _MAX_BLOCK_RECORDS)
+        return max(1, min(max_records, self._block_bytes // self.mean_bytes))
 
     @property
-    def _opens_again(self) -> bool:
-        """Whether each block opens files that were closed, so that it has to be worth it."""
+    def _reopens_files(self) -> bool:
+        """Whether each block reopens closed files, so that larger blocks are faster."""
         return len(self.shard_numbers) > self.reader.pool.max_open
 
     @property
     def _block_bytes(self) -> int:
-        return _MOST_BYTES if self._opens_again else _BLOCK_BYTES
+        return _MAX_BLOCK_BYTES if self._reopens_files else _BLOCK_BYTES
 
     def blocks(self, records: _Int64s) -> Iterator[slice]:
-        """Yield slices of records that are not too large to be read at once."""
+        """Yield slices of records, each of about a block's bytes at most."""
         todo = [(0, len(records))]
         while todo:
             first, stop = todo.pop()
@@ -168,44 +172,44 @@ class Core:
     def _num_bytes(self, records: _Int64s) -> int:
         index = self.reader.index
         if index.compression != "none":
-            return index.inflated_bytes(*self.places.places(records))
-        begins, ends = index.spans(*self.places.places(records))
+            return index.inflated_bytes(*self.places.locate_many(records))
+        begins, ends = index.spans(*self.places.locate_many(records))
         return int((ends - begins).sum())
 
     def payloads(self, records: _Int64s) -> list[bytes]:
-        """Return records; errors say which item it is."""
+        """Return the payloads of records."""
         try:
-            return self.reader.payloads(*self.places.places(records))
+            return self.reader.payloads(*self.places.locate_many(records))
         except DataError:
             return [self.payload(record) for record in records.tolist()]
 
     def payload(self, record: int) -> bytes:
-        """Return one record; errors say which item it is."""
+        """Return the payload of one record."""
         try:
-            return self.reader.payload(*self.places.place(record))
+            return self.reader.payload(*self.places.locate(record))
         except ShardwriterError as error:
             raise error.locate(index=self.source_index(record)) from None
 
     def example(self, payload: bytes, record: int) -> Any:
-        """Decode a record; errors say which item it is."""
+        """Return a payload decoded."""
         started = perf_counter()
         try:
-            example: Any = self.restorer.example(payload)
+            example: Any = self.decoder.example(payload)
         except ShardwriterError as error:
-            self.undecodable(error, record, payload)
+            self._complete_error(error, record, payload)
             raise
         if self.reader.seconds:
             self.decode_s += perf_counter() - started
         return example
 
     def examples(self, payloads: Sequence[bytes], records: _Int64s) -> list[Any]:
-        """Decode records; errors say which item it is."""
+        """Return payloads decoded, as a list of examples."""
         started = perf_counter()
         try:
-            examples: Any = self.restorer.examples(payloads)
+            examples: Any = self.decoder.examples(payloads)
         except ShardwriterError as error:
             row = error.record_index or 0
-            self.undecodable(error, int(records[row]), payloads[row])
+            self._complete_error(error, int(records[row]), payloads[row])
             raise
         if self.reader.seconds:
             self.decode_s += perf_counter() - started
@@ -213,49 +217,44 @@ class Core:
         return found
 
     def columns(self, payloads: Sequence[bytes], records: _Int64s) -> dict[str, Any]:
-        """Decode records as columns; errors say which item it is."""
+        """Return payloads decoded, as columns by feature."""
         started = perf_counter()
         try:
-            columns: dict[str, Any] = self.restorer.columns(payloads)
+            columns: dict[str, Any] = self.decoder.columns(payloads)
         except ShardwriterError as error:
             row = error.record_index or 0
-            self.undecodable(error, int(records[row]), payloads[row])
+            self._complete_error(error, int(records[row]), payloads[row])
             raise
         if self.reader.seconds:
             self.decode_s += perf_counter() - started
         return columns
 
-    def undecodable(self, error: ShardwriterError, record: int, payload: bytes) -> None:
-        """Complete an error: which record it is, and what it looks like if it is no Example."""
+    def _complete_error(self, error: ShardwriterError, record: int, payload: bytes) -> None:
+        """Add to a decoding error the record, the item, and what kind of record it looks like."""
         if isinstance(error, WireError):
             from shardwriter.formats import describe_record
 
             what = describe_record(payload)
             error.message = (
-                f"the record is no tf.train.Example, it looks like {what} ({error.message})"
+                f"the record is no tf.train.Example; it looks like {what} ({error.message})"
             )
             error.args = (error.message,)
-        shard, position = self.places.place(record)
+        shard, position = self.places.locate(record)
         error.path, error.record_index = self.reader.pool.paths[shard], position
-        error.hint = error.hint or "raw(), or sw.open(PATH, decode=False), gives the bytes"
+        error.hint = error.hint or "to read its bytes, use raw() or sw.open(PATH, decode=False)"
         error.locate(index=self.source_index(record))
 
     def source_index(self, record: int) -> int:
-        """Return the item that gave a record."""
+        """Return the item of a record, in source order."""
         return int(self.places.source_index(np.array([record], np.int64))[0])
 
-
-# Views: which records of a dataset one has, as a chain of steps from its rows to record numbers.
-#
-# A step is a range or int64[n] of rows of what it stands on, a permutation of them, or a rank's
-# share. All of them are values: a view is nothing but its steps.
 
 Step: TypeAlias = "range | NDArray[np.int64] | Permutation | RankPartition"
 Steps: TypeAlias = "tuple[Step, ...]"
 
 
 def num_rows(steps: Steps, num_records: int) -> int:
-    """Return how many rows a view has."""
+    """Return the number of rows of a view."""
     if not steps:
         return num_records
     last = steps[-1]
@@ -263,7 +262,7 @@ def num_rows(steps: Steps, num_records: int) -> int:
 
 
 def to_records(steps: Steps, rows: _Int64s) -> _Int64s:
-    """Return int64[k]: the records that rows of a view are."""
+    """Return ``int64[k]``: the record numbers of rows of a view."""
     for step in reversed(steps):
         if isinstance(step, range):
             rows = step.start + step.step * rows
@@ -277,7 +276,7 @@ def to_records(steps: Steps, rows: _Int64s) -> _Int64s:
 
 
 def to_record(steps: Steps, row: int) -> int:
-    """Return the record that one row of a view is, without arrays."""
+    """Return the record number of one row of a view; faster than `to_records` for one."""
     for step in reversed(steps):
         if isinstance(step, range):
             row = step[row]
@@ -291,7 +290,7 @@ def to_record(steps: Steps, row: int) -> int:
 
 
 def are_pads(steps: Steps, rows: _Int64s) -> NDArray[np.bool_]:
-    """Return bool[k]: which rows are there for equal numbers only."""
+    """Return ``bool[k]``: which rows are padding, repeated so that ranks have equal numbers."""
     pads = np.zeros(len(rows), np.bool_)
     for number in range(len(steps), 0, -1):
         step = steps[number - 1]
@@ -302,12 +301,12 @@ def are_pads(steps: Steps, rows: _Int64s) -> NDArray[np.bool_]:
 
 
 def may_have_pads(steps: Steps) -> bool:
-    """Tell whether rows of a view are told apart from pads."""
+    """Return whether rows of a view can be padding, so that examples get ``is_pad``."""
     return any(isinstance(step, RankPartition) and step.uneven == "pad" for step in steps)
 
 
-def chosen(steps: Steps, rows: range | _Int64s) -> Steps:
-    """Return the steps of some rows of a view."""
+def select_rows(steps: Steps, rows: range | _Int64s) -> Steps:
+    """Return the steps of a view of some rows of a view."""
     last = steps[-1] if steps else None
     if isinstance(last, range):
         if isinstance(rows, range):
@@ -321,22 +320,22 @@ def chosen(steps: Steps, rows: range | _Int64s) -> Steps:
 
 
 def _draws(share: RankPartition, rows: _Int64s) -> _Int64s:
-    """Return what ``share.draws`` has at some rows."""
+    """Return ``share.draws`` at some rows."""
     return share.consumed + share.rank + share.world * rows
 
 
 _MAX_FEATURES_SHOWN: Final = 30
 PAD_KEY: Final = "is_pad"
 
-_WINDOW: Final = 1 << 10  # rows whose records are found at once, where that takes arrays
+_WINDOW: Final = 1 << 10  # rows of a view that are mapped to records at once
 
 
 class RecordPlace(NamedTuple):
-    """Where a record stands.
+    """The location of a record.
 
     Attributes:
         path: The shard.
-        shard_index: Its number.
+        shard_index: The shard's number.
         record_index: The record's number in the shard.
     """
 
@@ -346,13 +345,12 @@ class RecordPlace(NamedTuple):
 
 
 class Dataset:
-    """An open dataset, or some of its records in some order: a sequence that does not change.
+    """An open dataset, or a view of some of its records in some order: an immutable sequence.
 
-    Views share what is open, so they cost nothing. A dataset can be pickled, read by any number of
-    threads, and gone on with after a fork. It is a random-access source for grain and a map-style
-    dataset for torch.
+    Views share open files and cost no memory. A dataset can be pickled, read from several threads,
+    and used after a fork. It is a random-access source for grain and a map-style dataset for torch.
 
-    Made by :func:`shardwriter.open`.
+    Returned by :func:`shardwriter.open`.
     """
 
     def __init__(self, core: Core, *, decode: bool = True, steps: Steps = ()) -> None:
@@ -361,15 +359,15 @@ class Dataset:
         self._steps = steps
         self._num_rows = num_rows(steps, core.places.num_records)
         self._has_pads = may_have_pads(steps)
-        # Rows that are asked for one after the other: the first one, and records from there on.
+        # For rows read one after the other: the first row, and the records from there.
         self._window: tuple[int, list[int]] = (-1, [])
-        self._last = -2  # the row outside of it that was asked for last
+        self._last = -2  # the last row read outside of the window
 
-    # -- what it is --------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------
 
     @property
     def path(self) -> str:
-        """What it was opened by."""
+        """The path it was opened with."""
         return self._core.path
 
     @property
@@ -379,19 +377,19 @@ class Dataset:
 
     @property
     def num_shards(self) -> int:
-        """N."""
+        """The number of shards."""
         return len(self._core.reader.pool.paths)
 
     @property
     def manifest(self) -> Manifest | None:
-        """The dataset's manifest, where it has one."""
+        """The dataset's manifest; None without one, or if shards are missing."""
         return self._core.manifest
 
     @property
     def features(self) -> Mapping[str, FeatureSummary]:
-        """The manifest's schema, by feature; empty without a manifest.
+        """The manifest's schema by feature; empty without a manifest.
 
-        Of SequenceExamples it is that of their contexts.
+        Of SequenceExamples it has the features of the context.
         """
         return self._core.features
 
@@ -399,13 +397,13 @@ class Dataset:
     def feature_lists(self) -> Mapping[str, FeatureSummary] | None:
         """The types of the steps of SequenceExamples, by feature list; None for Examples.
 
-        Where no schema tells, the first records are looked at, and no list is known by name.
+        Without a schema it is {} if one of the first records is a SequenceExample.
         """
         return self._core.feature_lists
 
     @property
     def identity(self) -> str:
-        """What tells these records from others, and in another order: a digest, in words."""
+        """A digest of the records and their order, as text; checkpoints are compared by it."""
         steps = "".join(map(_step_repr, self._steps))
         if not steps:
             return self._core.identity
@@ -413,22 +411,22 @@ class Dataset:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was found on opening that is worth knowing."""
+        """Notes of opening, such as an index file that can not be used; lines of text."""
         return self._core.notes
 
     @property
     def is_decoded(self) -> bool:
-        """Whether records are examples; payloads otherwise."""
+        """Whether records are returned as examples; else as payloads."""
         return self._decode
 
     @property
     def num_source_records(self) -> int:
-        """Records of the whole dataset, whatever this view has of them."""
+        """The number of records in the whole dataset, also for a view."""
         return self._core.places.num_records
 
     @property
     def timings(self) -> dict[str, float]:
-        """Seconds by stage (``read``, ``check``, ``decode``); empty where they are not kept."""
+        """Seconds by stage (``read``, ``check``, ``decode``); {} if they are not measured."""
         seconds = self._core.reader.seconds
         return {**seconds, "decode": self._core.decode_s} if seconds else {}
 
@@ -439,7 +437,7 @@ class Dataset:
         return self._num_rows
 
     def __repr__(self) -> str:
-        # Grain holds a checkpoint against it, so it is the same in every process.
+        # Grain compares a checkpoint with it, so it must be equal in every process.
         what = "examples" if self._decode else "payloads"
         steps = "".join(f", {_step_repr(step)}" for step in self._steps)
         return f"<Dataset {self.name!r}: {len(self):,} {what}{steps}>"
@@ -454,20 +452,20 @@ class Dataset:
         return html_table(repr(self), rows)
 
     def source_index(self, row: int) -> int:
-        """Return the item, counted in source order, that gave a record.
+        """Return the item of a record, in source order.
 
-        Where nothing is known of items (a set without manifest or index) it is the record's number.
+        Without a manifest and an index file, it is the record's number.
         """
         return self._core.source_index(self._record(row))
 
     def place(self, row: int) -> RecordPlace:
-        """Return where a record stands."""
+        """Return the location of a record: shard and position."""
         core = self._core
-        shard, position = core.places.place(self._record(row))
+        shard, position = core.places.locate(self._record(row))
         return RecordPlace(core.reader.pool.paths[shard], core.shard_numbers[shard], position)
 
     def is_pad(self, row: int) -> bool:
-        """Tell whether a record is there only so that all ranks have the same number."""
+        """Return whether a row is padding, which gives all ranks the same number of records."""
         rows = np.array([self._row(row)], np.int64)
         return bool(are_pads(self._steps, rows)[0])
 
@@ -477,25 +475,25 @@ class Dataset:
         return Dataset(self._core, decode=self._decode, steps=steps)
 
     def raw(self) -> Dataset:
-        """Return a view that gives payloads."""
+        """Return a view whose records are payloads."""
         return Dataset(self._core, decode=False, steps=self._steps)
 
     def decoded(self) -> Dataset:
-        """Return a view that gives examples.
+        """Return a view whose records are examples.
 
         Raises:
-            OptionError: Pads would hide a feature.
+            OptionError: The dataset has a feature ``is_pad``, and the view has padding.
         """
         if self._has_pads:
             self._check_pads()
         return Dataset(self._core, decode=True, steps=self._steps)
 
     def shuffle(self, seed: int = 0, epoch: int = 0) -> Dataset:
-        """Return a view of the same records in another order, which takes no memory.
+        """Return a view of the same records in a random order, without memory for the order.
 
         Args:
-            seed: Chooses the order, from 0 to 2^64 - 1.
-            epoch: Chooses another one for the same seed.
+            seed: Seed of the order, from 0 to 2^64 - 1.
+            epoch: Each epoch has another order for the same seed.
 
         Raises:
             OptionError: One of them is out of range.
@@ -508,19 +506,19 @@ class Dataset:
     def split(
         self, rank: int, world: int, uneven: Uneven | None = None, consumed: int = 0
     ) -> Dataset:
-        """Return a rank's share: records ``rank``, ``rank + world``, ... of this view.
+        """Return a rank's partition: records ``rank``, ``rank + world``, ... of this view.
 
         Args:
             rank: This rank, from 0.
             world: The number of ranks.
-            uneven: Where the records do not divide: ``drop`` the rest; ``pad`` or ``wrap`` with
-                records from the beginning, so that all ranks have the same number, pads marked by
-                ``is_pad``; ``error``.
-            consumed: Records that all ranks together have seen of this view already.
+            uneven: Policy if ``world`` does not divide the records: ``drop`` the rest; ``wrap``
+                around to the first records, so that all ranks have equal numbers; ``pad``, the same
+                with these records marked by ``is_pad``; ``error``.
+            consumed: Records of this view that all ranks together have read before.
 
         Raises:
-            UnequalSteps: They do not divide, and no policy was chosen.
-            OptionError: A number is out of its range, or pads would hide a feature.
+            UnequalSteps: ``world`` does not divide the records, and there is no policy.
+            OptionError: A number is out of range, or there is a feature ``is_pad``.
         """
         if uneven == "pad" and self._decode:
             self._check_pads()
@@ -531,12 +529,12 @@ class Dataset:
     def _check_pads(self) -> None:
         if self.feature_lists is not None:
             raise OptionError(
-                f"a SequenceExample has no place for {PAD_KEY!r}, which marks pads",
+                f"padding is marked by a feature {PAD_KEY!r}, which SequenceExamples can not have",
                 hint="use .raw(), or another policy",
             )
         if PAD_KEY in self.features:
             raise OptionError(
-                f"there is a feature {PAD_KEY!r}, which is what marks pads",
+                f"padding is marked by {PAD_KEY!r}, and the dataset has a feature of that name",
                 hint="use .raw(), or another policy",
             )
 
@@ -548,20 +546,20 @@ class Dataset:
     def __getitem__(self, rows: int) -> Any: ...
 
     def __getitem__(self, rows: int | slice | Sequence[int] | NDArray[Any]) -> Any:
-        """Return a record by its number, or a view of a slice or of an array of numbers.
+        """Return a record by number, or a view of a slice or of an array of numbers.
 
         Raises:
             IndexError: There is no such record.
-            CorruptFile: It is damaged.
+            CorruptFile: The record is damaged.
         """
-        if type(rows) is int:  # before anything else, as this takes a microsecond or two
+        if type(rows) is int:  # first, since the fast path takes only 1-2 microseconds
             row = rows + self._num_rows if rows < 0 else rows
             if not self._steps and 0 <= row < self._num_rows:
                 return self._one(row, row)
         if isinstance(rows, slice):
-            return self._view(chosen(self._steps, range(*rows.indices(len(self)))))
+            return self._view(select_rows(self._steps, range(*rows.indices(len(self)))))
         if isinstance(rows, list | tuple | range | np.ndarray) and np.ndim(rows):
-            return self._view(chosen(self._steps, self._rows(rows)))
+            return self._view(select_rows(self._steps, self._rows(rows)))
         row = self._row(rows)  # type: ignore[arg-type]
         return self._one(row, self._record(row))
 
@@ -587,8 +585,8 @@ class Dataset:
         if numbers.dtype == np.bool_ and numbers.shape == (len(self),):
             return np.flatnonzero(numbers)
         if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
-            raise IndexError(f"rows are int64[n], not {numbers.dtype}{list(numbers.shape)}")
-        if numbers.dtype == np.uint64:  # of which the upper half would be negative
+            raise IndexError(f"rows must be int64[n], not {numbers.dtype}{list(numbers.shape)}")
+        if numbers.dtype == np.uint64:  # its upper half would become negative
             numbers = np.minimum(numbers, np.uint64(np.iinfo(np.int64).max))
         numbers = numbers.astype(np.int64)
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
@@ -609,11 +607,11 @@ class Dataset:
             return to_record(self._steps, row)
         rows = np.arange(row, min(row + _WINDOW, len(self)), dtype=np.int64)
         records = to_records(self._steps, rows).tolist()
-        self._window = row, records  # which another thread may replace at any time
+        self._window = row, records  # another thread may replace it at any time
         return int(records[0])
 
     def __getitems__(self, rows: ArrayLike) -> list[Any]:
-        """Return many records at once, read in the order in which they lie."""
+        """Return many records at once, read in file order."""
         numbers = self._rows(rows)
         return self._read(numbers, to_records(self._steps, numbers))
 
@@ -622,9 +620,9 @@ class Dataset:
         return self._core.payloads(to_records(self._steps, self._rows(rows)))
 
     def columns(self, rows: ArrayLike) -> dict[str, Any]:
-        """Return many records as columns: an array or list by feature, with a row for each.
+        """Return many records as columns: an array or list by feature, with a row per record.
 
-        Where there may be pads, ``is_pad`` is a column of bools. SequenceExamples have no columns.
+        With padding, ``is_pad`` is a column of bools. Not for SequenceExamples.
         """
         numbers = self._rows(rows)
         records = to_records(self._steps, numbers)
@@ -634,7 +632,7 @@ class Dataset:
         return columns
 
     def __iter__(self) -> Iterator[Any]:
-        """Give the records in order, from the first one each time; blocks of them are read."""
+        """Yield the records in order, from the first; they are read in blocks."""
         core = self._core
         num_records = _WINDOW if core.reads_singly else core.block_records()
         for first in range(0, len(self), num_records):
@@ -643,15 +641,15 @@ class Dataset:
             if core.reads_singly:
                 yield from map(self._one, rows.tolist(), records.tolist())
                 continue
-            for some in core.blocks(records):
+            for block in core.blocks(records):
                 try:
-                    block = self._read(rows[some], records[some])
+                    examples = self._read(rows[block], records[block])
                 except DataError:
-                    # What is in front of a damaged record comes first.
-                    yield from map(self._one, rows[some].tolist(), records[some].tolist())
+                    # Yield the records before a damaged one.
+                    yield from map(self._one, rows[block].tolist(), records[block].tolist())
                 else:
-                    yield from block
-                    del block
+                    yield from examples
+                    del examples
 
     def _read(self, rows: _Int64s, records: _Int64s) -> list[Any]:
         payloads = self._core.payloads(records)
@@ -666,7 +664,7 @@ class Dataset:
     # -- closing -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close all files, those of other views too; reading is a ValueError afterwards."""
+        """Close all files, also for other views; reading then raises ValueError."""
         self._core.reader.close()
 
     def __enter__(self) -> Dataset:

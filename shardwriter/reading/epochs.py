@@ -1,4 +1,9 @@
-"""Batches of an epoch by number, and how far a loader has come: what no framework has a part in."""
+"""Ranks, the batches of an epoch by number, and a loader's progress, without any framework.
+
+find_rank()        which rank this process is
+EpochOptions.plan  -> EpochPlan: the batches of one rank, from a position in an epoch to its end
+Progress           counts the batches a loader has yielded; its state can be checkpointed
+"""
 
 from __future__ import annotations
 
@@ -23,19 +28,17 @@ from shardwriter.dataset import (
 )
 from shardwriter.errors import OptionError, RunChanged
 
-# Which rank this process is, found when it is asked for and without importing a framework.
-
 _log: Final = logging.getLogger("shardwriter.reading")
 
 
 @dataclass(frozen=True)
 class RankOfWorld:
-    """A rank, and how many there are.
+    """The rank of a process, and the number of ranks.
 
     Attributes:
-        rank: r, from 0.
-        world: W.
-        source: Who said so, in words.
+        rank: This rank, from 0.
+        world: The number of ranks.
+        source: Where the numbers come from, in words.
     """
 
     rank: int
@@ -46,7 +49,7 @@ class RankOfWorld:
         if not 0 <= self.rank < self.world:
             raise OptionError(
                 f"rank {self.rank} of {self.world}, from {self.source}",
-                hint="world is 1 or more, and rank a number from 0 up to it",
+                hint="give world >= 1 and 0 <= rank < world",
             )
 
     def __str__(self) -> str:
@@ -54,29 +57,29 @@ class RankOfWorld:
 
 
 def find_rank(rank: int | None = None, world: int | None = None) -> RankOfWorld:
-    """Return the rank: as told; else of torch.distributed, if it runs; else of the environment.
+    """Return the given rank; else that of torch.distributed, or of RANK and WORLD_SIZE.
 
     Args:
-        rank: As the caller says; None to find it out.
-        world: Likewise. Both are given, or none of them.
+        rank: The rank; None to detect it.
+        world: The number of ranks; None to detect it.
 
     Raises:
-        OptionError: Only one is given, or they are out of range or no numbers.
+        OptionError: Only one is given, or they are out of range or not numbers.
     """
     if (rank is None) != (world is None):
         raise OptionError(
-            f"rank is {rank} and world is {world}", hint="give both, or none to have them found"
+            f"rank is {rank} and world is {world}", hint="give both, or neither to detect them"
         )
     if rank is not None and world is not None:
         return RankOfWorld(rank, world)
-    return _of_torch() or _of_environment() or RankOfWorld(0, 1, "nobody: this is the only one")
+    return _of_torch() or _of_environment() or RankOfWorld(0, 1, "default: a single process")
 
 
-def tell_rank(found: RankOfWorld, before: RankOfWorld | None) -> None:
-    """Log the rank, and warn where the world is another than it was when the reader was made."""
+def log_rank(found: RankOfWorld, before: RankOfWorld | None) -> None:
+    """Log the rank; warn if the number of ranks has changed since the loader was created."""
     if before is not None and before.world != found.world:
         _log.warning(
-            "the reader was made for %d rank(s), and now there are %d: it reads as %s",
+            "the loader was created for %d rank(s), and now there are %d: it reads as %s",
             before.world,
             found.world,
             found,
@@ -86,7 +89,7 @@ def tell_rank(found: RankOfWorld, before: RankOfWorld | None) -> None:
 
 
 def _of_torch() -> RankOfWorld | None:
-    # Where nobody has imported it, no process group can be there.
+    # If torch.distributed is not imported, there is no process group.
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -105,7 +108,7 @@ def _of_environment() -> RankOfWorld | None:
             raise
         raise OptionError(
             f"RANK is {rank!r} and WORLD_SIZE is {world!r} in the environment",
-            hint="set both to numbers, or none",
+            hint="set both to numbers, or unset both",
         ) from None
 
 
@@ -115,16 +118,16 @@ _U64: Final = 8
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """What the batches of every epoch have in common.
+    """The options that determine the batches of every epoch.
 
     Attributes:
-        num_records: n, of the dataset.
+        num_records: Records of the dataset.
         job: The dataset's identity.
-        batch_size: Samples in a batch.
-        drop_last: Leave out the last batch if it has less.
-        shuffle: Another order in every epoch; else the order in which the records stand.
-        seed: Of the order, and of what maps draw.
-        uneven: What happens where the ranks do not divide the records; None to refuse then.
+        batch_size: Samples per batch.
+        drop_last: Leave out the last batch if it is incomplete.
+        shuffle: A new order in every epoch; else reading order.
+        seed: Seed of the order, and of the random numbers in maps.
+        uneven: Policy if the number of ranks does not divide the records; None to raise then.
     """
 
     num_records: int
@@ -137,18 +140,17 @@ class EpochOptions:
 
     def __post_init__(self) -> None:
         if type(self.batch_size) is not int or self.batch_size < 1:
-            raise OptionError(
-                f"batch_size is {self.batch_size!r}", hint="give a whole number from 1 on"
-            )
+            raise OptionError(f"batch_size is {self.batch_size!r}", hint="give an integer >= 1")
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
             raise OptionError(f"seed is {self.seed!r}", hint="give 0 <= seed < 2^64")
-        partition_for_rank(1, 0, 1, self.uneven)  # is there such a policy?
+        partition_for_rank(1, 0, 1, self.uneven)  # raises on an unknown policy
 
     def plan(self, ranks: RankOfWorld, epoch: int = 0, consumed: int = 0) -> EpochPlan:
         """Return the rest of an epoch, for one rank.
 
         Raises:
-            UnequalSteps: The ranks do not divide what remains, and nobody said what to do then.
+            UnequalSteps: The number of ranks does not divide the remaining records, and ``uneven``
+                is None.
         """
         share = partition_for_rank(self.num_records, ranks.rank, ranks.world, self.uneven, consumed)
         return EpochPlan(share, self.seed, epoch, self.shuffle, self.batch_size, self.drop_last)
@@ -156,7 +158,7 @@ class EpochOptions:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The batches of one rank, from a place in an epoch to its end; small, and can be pickled."""
+    """The batches of one rank, from a position in an epoch to its end; small and picklable."""
 
     share: RankPartition
     seed: int
@@ -167,27 +169,27 @@ class EpochPlan:
 
     @property
     def num_batches(self) -> int:
-        """How many there are; on every rank the same."""
+        """The number of batches, equal on all ranks."""
         return self.share.num_batches(self.batch_size, self.drop_last)
 
     @property
     def num_samples(self) -> int:
-        """The samples in them."""
+        """The number of samples in all batches."""
         return min(self.share.num_samples, self.num_batches * self.batch_size)
 
     @property
     def num_pads(self) -> int:
-        """The samples that repeat others, to give every rank the same number."""
+        """The number of padding samples, which repeat others so that all ranks have equal steps."""
         draws = self.share.draws(max(0, self.num_samples - 2), self.num_samples)
         return int(np.count_nonzero(self.share.is_pad(draws))) if draws.size else 0
 
     def batch(self, batch_index: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return batch j: ``int64[k]`` records, ``bool[k]`` of which are padding."""
+        """Return batch j: ``int64[k]`` record numbers, and ``bool[k]`` whether each is padding."""
         samples = self.share.batch(batch_index, self.batch_size)
         return self.samples(np.arange(samples.start, samples.stop, dtype=np.int64))
 
     def samples(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the records of samples t, and which of them are padding."""
+        """Return the record numbers of samples t, and whether each is padding."""
         draws = self.share.consumed + self.share.rank + self.share.world * samples
         order = _order(self.share.num_records, self.seed, self.epoch) if self.shuffle else None
         return self.share.records(draws, order), self.share.is_pad(draws)
@@ -201,8 +203,8 @@ def _order(num_records: int, seed: int, epoch: int) -> Permutation:
 def map_seed(seed: int, epoch: int) -> int:
     """Return the 64-bit seed of an epoch, from which `Worker.item_seed` makes those of its items.
 
-    It is blake2b over both numbers as u64, little-endian, 8 bytes long, read as u64: what a map
-    draws depends on the seed, the epoch and the item, and on no worker.
+    It is an 8-byte blake2b of both numbers as little-endian u64, read as u64. Random numbers in a
+    map thus depend on the seed, the epoch and the item, and not on the worker.
     """
     data = b"".join(number.to_bytes(_U64, "little") for number in (seed, epoch))
     digest = blake2b(data, digest_size=_U64, person=_MAPS).digest()
@@ -211,12 +213,12 @@ def map_seed(seed: int, epoch: int) -> int:
 
 @dataclass(frozen=True)
 class Start:
-    """Where an iteration begins.
+    """The position where an iteration begins.
 
     Attributes:
-        epoch: In which epoch.
-        consumed: Draws of it that all ranks together have consumed.
-        steps: Batches of it that this rank was given before.
+        epoch: The epoch.
+        consumed: Records of the epoch that all ranks together have consumed before.
+        steps: Batches of the epoch that this rank has yielded before.
     """
 
     epoch: int = 0
@@ -225,12 +227,12 @@ class Start:
 
 
 class Run:
-    """One iteration: a plan, and how many of its batches have come out.
+    """One iteration: a plan, and how many of its batches have been yielded.
 
     Attributes:
         plan: Its batches.
-        start: Where it began.
-        num_out: Batches that have come out.
+        start: The position where it began.
+        num_out: Number of batches yielded.
     """
 
     def __init__(self, plan: EpochPlan, start: Start) -> None:
@@ -240,12 +242,12 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all of its batches have come out."""
+        """Whether all batches have been yielded."""
         return self.num_out >= self.plan.num_batches
 
     @property
     def position(self) -> Start:
-        """Where it stands: behind the last batch, at the begin of the next epoch."""
+        """The position after the last yielded batch; at the end, the start of the next epoch."""
         if self.is_finished:
             return Start(self.start.epoch + 1)
         consumed = self.plan.share.consumed_after(self.num_out, self.plan.batch_size)
@@ -253,45 +255,45 @@ class Run:
 
 
 class Progress:
-    """How far a loader has come, counted where batches come out.
+    """A loader's progress, counted in yielded batches.
 
-    An iteration begins where a state that was loaded says; else at the begin of the epoch that was
-    broken off; else, where all batches of an epoch have come out, at the begin of the next.
+    An iteration begins at the position of a loaded state; else, if the iteration before was left
+    early, at the start of its epoch; else at the start of the next epoch.
 
     Args:
-        options: Of the loader.
+        options: The loader's options.
     """
 
     def __init__(self, options: EpochOptions) -> None:
         self.options = options
         self._start = Start()
         self._run: Run | None = None
-        self._is_again_told = False
+        self._has_warned_repeat = False
 
     @property
     def run(self) -> Run | None:
-        """The iteration that counts: the last one that has begun."""
+        """The current iteration: the last one that has begun."""
         return self._run
 
     @property
     def position(self) -> Start:
-        """Behind the last batch that has come out."""
+        """The position after the last yielded batch."""
         return self._start if self._run is None else self._run.position
 
     def begin(self, ranks: RankOfWorld) -> Run:
-        """Begin an iteration; the one before counts no more.
+        """Begin an iteration, which replaces the one before.
 
         Raises:
-            UnequalSteps: As of `EpochOptions.plan`.
+            UnequalSteps: See `EpochOptions.plan`.
         """
         before = self._run
         start, plan = self._next(ranks)
         is_again = before is not None and before.num_out > 0 and before.start.epoch == start.epoch
-        if before is not None and is_again and plan.shuffle and not self._is_again_told:
-            self._is_again_told = True  # it may be that the same few batches come for ever
+        if before is not None and is_again and plan.shuffle and not self._has_warned_repeat:
+            self._has_warned_repeat = True  # the loop may repeat the same first batches forever
             _log.warning(
-                "epoch %d begins again, in the same order: the iteration before ended after %d of "
-                "%d batches; set_epoch(%d) goes on to the next epoch",
+                "epoch %d starts again, in the same order: the last iteration stopped after %d of "
+                "%d batches; call set_epoch(%d) to go to the next epoch",
                 start.epoch,
                 before.num_out,
                 before.plan.num_batches,
@@ -301,19 +303,19 @@ class Progress:
         return self._run
 
     def num_steps(self, ranks: RankOfWorld) -> int:
-        """Return the batches of the epoch at hand: those before its start, and those from there.
+        """Return the number of batches of the current epoch, those before its start included.
 
         Raises:
-            UnequalSteps: As of `EpochOptions.plan`.
+            UnequalSteps: See `EpochOptions.plan`.
         """
         start, plan = self._present(ranks)
         return start.steps + plan.num_batches
 
     def num_pads(self, ranks: RankOfWorld) -> int:
-        """Return the padding among the samples of the epoch at hand.
+        """Return the number of padding samples in the current epoch.
 
         Raises:
-            UnequalSteps: As of `EpochOptions.plan`.
+            UnequalSteps: See `EpochOptions.plan`.
         """
         return self._present(ranks)[1].num_pads
 
@@ -322,15 +324,15 @@ class Progress:
         self._next(ranks)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the begin of an epoch, unless this is the epoch at hand."""
+        """Go to the start of an epoch, unless it is the current one."""
         if type(epoch) is not int or epoch < 0:
-            raise OptionError(f"epoch is {epoch!r}", hint="give a whole number from 0 on")
+            raise OptionError(f"epoch is {epoch!r}", hint="give an integer >= 0")
         position = self.position
         if epoch == position.epoch:
             return
         if self._run is None and position.consumed:
             _log.warning(
-                "epoch %d: the state that was loaded, %d records into epoch %d, is left",
+                "set_epoch(%d) discards the loaded state, which was %d records into epoch %d",
                 epoch,
                 position.consumed,
                 position.epoch,
@@ -338,18 +340,18 @@ class Progress:
         self._start, self._run = Start(epoch), None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where it stands as plain JSON: a `Token`, and the steps of this rank."""
+        """Return the position as plain JSON: a `Token`, and the steps of this rank."""
         position, options = self.position, self.options
         seed = options.seed if options.shuffle else None
         token = Token(seed, position.epoch, position.consumed, options.num_records, options.job)
         return {**token.to_json(), "steps": position.steps}
 
     def load_state_dict(self, state: Mapping[str, Any], ranks: RankOfWorld) -> None:
-        """Go to where a state stands.
+        """Go to the position of a state.
 
         Raises:
-            OptionError: It is no state.
-            RunChanged: It is of another dataset, or of another order.
+            OptionError: It is not a state of `state_dict`.
+            RunChanged: It belongs to another dataset, or to another order.
         """
         token, options = Token.from_json(state), self.options
         token.check(options.num_records, options.job)
@@ -359,11 +361,11 @@ class Progress:
             raise OptionError(f"steps is {steps!r}", hint="give what state_dict() returned")
         if token.seed != seed:
             raise RunChanged(
-                f"the checkpoint's epoch is {_order_told(token.seed)}, this one is "
-                f"{_order_told(seed)}",
-                hint="give the loader the same shuffle and seed, or begin a new epoch",
+                f"the checkpoint's epoch is {_order_text(token.seed)}, this one is "
+                f"{_order_text(seed)}",
+                hint="give the loader the same shuffle and seed, or start a new epoch",
             )
-        # Where nobody counted, as many as these ranks would have taken.
+        # Another reader's token has no steps: as many as these ranks would have taken.
         if steps is None:
             steps = -(-token.consumed // (ranks.world * options.batch_size))
         self._start, self._run = Start(token.epoch, token.consumed, steps), None
@@ -383,11 +385,11 @@ class Progress:
         if start.consumed >= self.options.num_records > 0:
             start = Start(start.epoch + 1)
         plan = self.options.plan(ranks, start.epoch, start.consumed)
-        if start.consumed and not plan.num_batches:  # a rest that no rank reads: the epoch is done
+        if start.consumed and not plan.num_batches:  # no rank reads the rest: the epoch is finished
             start = Start(start.epoch + 1)
             plan = self.options.plan(ranks, start.epoch)
         return start, plan
 
 
-def _order_told(seed: int | None) -> str:
+def _order_text(seed: int | None) -> str:
     return "not shuffled" if seed is None else f"shuffled with seed {seed}"

@@ -1,4 +1,4 @@
-"""Finding records by a value: which record it is, of which item, and where it stands."""
+"""`find_records`: the records whose feature has a given value, with item, shard and position."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from shardwriter.schema import FeatureType
 
 _BLOCK_RECORDS: Final = 1024
 _BLOCK_BYTES: Final = 1 << 20
-_TRUTHS: Final = {"true": 1, "false": 0}
+_BOOLS: Final = {"true": 1, "false": 0}
 
 
 @dataclass(frozen=True)
 class FoundRecord:
-    """A record that holds the value.
+    """A record that has the value.
 
     Attributes:
         index: Its number in reading order.
-        source_index: The item that it was made of, in source order.
+        source_index: Its item, in source order.
         path: The shard.
-        shard: Its number.
+        shard: The shard's number.
         record_index: The record's number in the shard.
     """
 
@@ -50,17 +50,17 @@ def find_records(
     *,
     notify: Callable[[str], None] | None = None,
 ) -> Generator[FoundRecord, None, None]:
-    """Yield the records of which a feature holds a value, in reading order.
+    """Yield the records whose feature has a value, in reading order.
 
-    All records are read, one block at a time; whoever has found enough stops.
+    Records are read in blocks, as far as the caller iterates.
 
     Args:
-        path: What means one shard set; see :func:`shardwriter.sources.shard_sets.find_shard_sets`.
+        path: The dataset; see `shardwriter.open`.
         wanted: The feature and its value.
-        notify: Told what is worth knowing, a line at a time.
+        notify: Called with each note, a line of text.
 
     Raises:
-        OptionError: The path names nothing, or several datasets, or the manifest knows of no such
+        OptionError: The path matches nothing, or several datasets, or the manifest has no such
             feature.
         CorruptFile: A record on the way is damaged.
         StorageError: A shard can not be read.
@@ -69,7 +69,7 @@ def find_records(
         _check_name(dataset, wanted.feature)
         known = dataset.features.get(wanted.feature) if dataset.features else None
         if known is not None:
-            wanted.of_type(known.type)
+            wanted.set_type(known.type)
         first = 0
         for block in _blocks(dataset):
             for row in wanted.rows(block):
@@ -91,7 +91,7 @@ def _check_name(dataset: Dataset, feature: str) -> None:
     close = get_close_matches(feature, known, n=3)
     raise OptionError(
         f"there is no feature {feature!r}",
-        hint=f"did you mean {' or '.join(close)}?" if close else f"there is {', '.join(known)}",
+        hint=f"did you mean {' or '.join(close)}?" if close else f"features: {', '.join(known)}",
         path=dataset.path,
     )
 
@@ -110,26 +110,26 @@ def _blocks(dataset: Dataset) -> Iterator[list[bytes]]:
 
 
 class WantedValue:
-    """A value to look for, in each of the kinds that it can be stored as.
+    """A value to find, given as text and compared with features of any kind.
 
-    Bytes have to be the text's UTF-8, or match it as a pattern (``*``, ``?``, ``[...]`` as in
-    :mod:`fnmatch`). Ints and floats have to be the number that the text is, floats rounded to
-    float32 but those of raw arrays to their dtype; ``true`` and ``false`` are 1 and 0. A list holds
-    the value if one of its items does.
+    Bytes match if they are the text in UTF-8, or match it as a pattern (``*``, ``?``, ``[...]`` as
+    in :mod:`fnmatch`). Ints and floats match if they equal the number in the text, rounded to
+    float32 or, for raw arrays, to their dtype; ``true`` and ``false`` are 1 and 0. A list matches
+    if one of its values does.
 
     Attributes:
         feature: The feature's name.
         text: The value as text.
-        part_of: The first bytes met of which the text is only a part; None where there were none.
+        part_of: The first value found that contains the text without being equal; None if none.
     """
 
     def __init__(self, feature: str, text: str, *, exact: bool = False) -> None:
-        """Take the value apart.
+        """Parse the value.
 
         Args:
             feature: The feature's name.
-            text: The value; what a command line has that is no UTF-8 comes as surrogates.
-            exact: Whether ``*``, ``?`` and ``[`` stand for themselves.
+            text: The value; bytes that are not UTF-8 are surrogates, as in ``sys.argv``.
+            exact: Whether ``*``, ``?`` and ``[`` are literal characters.
         """
         self.feature = feature
         self.text = text
@@ -137,15 +137,16 @@ class WantedValue:
         self._name = feature.encode(errors="surrogateescape")
         self._blob = text.encode(errors="surrogateescape")
         self._pattern: re.Pattern[str] | None = None
-        pieces = [text]
+        literals = [text]
         if not exact and has_magic(text):
             self._pattern = re.compile(translate(text))
-            # A bracket may hold any character: around the first and last wildcard all is literal.
-            pieces = re.split(
+            # Brackets may contain wildcards: only the text before the first and after the last
+            # wildcard is certainly literal.
+            literals = re.split(
                 r"[*?]" if "[" not in text else r"[*?\[](?:.*[*?\]])?", text, flags=re.S
             )
-        self._pieces = [piece.encode(errors="surrogateescape") for piece in pieces]
-        self._int: int | None = _TRUTHS.get(text.lower())
+        self._literals = [part.encode(errors="surrogateescape") for part in literals]
+        self._int: int | None = _BOOLS.get(text.lower())
         self._float: np.float32 | None = None
         with suppress(ValueError):
             self._int = int(text)
@@ -154,19 +155,21 @@ class WantedValue:
         self._raw: np.dtype[Any] | None = None
         self._raw_value: np.generic | None = None
 
-    def of_type(self, found: FeatureType) -> None:
-        """Take the value as one of the feature's type, which the manifest states."""
+    def set_type(self, found: FeatureType) -> None:
+        """Interpret the value with the feature's type in the manifest."""
         if found.encoding == "raw" and found.dtype:
             self._raw = dtype_named(found.dtype).newbyteorder("<")
             with suppress(ValueError, OverflowError), np.errstate(over="ignore"):
                 self._raw_value = _number_of(self._raw, self.text)
 
     def rows(self, payloads: list[bytes]) -> list[int]:
-        """Return which of some records hold it."""
-        # Only these can; most records need not be decoded to be passed by.
-        name, pieces = self._name, self._pieces
+        """Return the rows of the payloads that match."""
+        # A search in the raw bytes rules out most records before any decoding.
+        name, literals = self._name, self._literals
         if self._int is None and self._float is None and self._raw is None:
-            rows = [i for i, p in enumerate(payloads) if name in p and all(x in p for x in pieces)]
+            rows = [
+                i for i, p in enumerate(payloads) if name in p and all(x in p for x in literals)
+            ]
         else:
             rows = [i for i, p in enumerate(payloads) if name in p]
         if not rows:
@@ -175,25 +178,26 @@ class WantedValue:
             column: Any = decode_columns([payloads[row] for row in rows]).get(self.feature, ())
         except WireError:
             column = [_decoded(payloads[row]).get(self.feature) for row in rows]
-        held = self._held(column) if isinstance(column, np.ndarray) else map(self._holds, column)
-        return [row for row, holds in zip(rows, held, strict=False) if holds]
+        is_array = isinstance(column, np.ndarray)
+        matches = self._column_matches(column) if is_array else map(self._matches, column)
+        return [row for row, match in zip(rows, matches, strict=False) if match]
 
-    def _held(self, column: NDArray[Any]) -> list[bool]:
+    def _column_matches(self, column: NDArray[Any]) -> list[bool]:
         number = self._float if column.dtype.kind == "f" else self._int
         if number is None:
             return [False] * len(column)
-        held: list[bool] = np.asarray(_equal(column, number).any(axis=1)).tolist()
-        return held
+        matches: list[bool] = np.asarray(_equal(column, number).any(axis=1)).tolist()
+        return matches
 
-    def _holds(self, values: Any) -> bool:
+    def _matches(self, values: Any) -> bool:
         if isinstance(values, np.ndarray):
-            return self._held(values[None])[0]
+            return self._column_matches(values[None])[0]
         if not isinstance(values, list):
             return False
         if self._blob in values:
             return True
         if self._raw is not None:
-            return any(self._holds_raw(self._raw, blob) for blob in values)
+            return any(self._raw_matches(self._raw, blob) for blob in values)
         if self._pattern is not None:
             match = self._pattern.match
             return any(match(value.decode(errors="surrogateescape")) for value in values)
@@ -201,7 +205,7 @@ class WantedValue:
             self.part_of = next((value for value in values if self._blob in value), None)
         return False
 
-    def _holds_raw(self, dtype: np.dtype[Any], blob: bytes) -> bool:
+    def _raw_matches(self, dtype: np.dtype[Any], blob: bytes) -> bool:
         number = self._raw_value
         if number is None or len(blob) % dtype.itemsize:
             return False
@@ -211,15 +215,15 @@ class WantedValue:
 
 
 def _number_of(dtype: np.dtype[Any], text: str) -> np.generic:
-    """Return the number that a text is, as an array of raw bytes holds it.
+    """Return the number in a text, as a scalar of a dtype.
 
     Raises:
-        ValueError: It is none.
-        OverflowError: The dtype does not hold it.
+        ValueError: The text is not a number.
+        OverflowError: The number does not fit the dtype.
     """
     number: Any
     if dtype.kind in "biu":
-        number = _TRUTHS.get(text.lower())
+        number = _BOOLS.get(text.lower())
         number = int(text) if number is None else number
     else:
         number = complex(text) if dtype.kind == "c" else float(text)
@@ -236,7 +240,7 @@ def _equal(values: NDArray[Any], number: int | np.float32) -> NDArray[np.bool_]:
 
 
 def _decoded(payload: bytes) -> dict[str, Any]:
-    """Return an Example's features; none of what is something else."""
+    """Return an Example's features; {} if the payload is no Example."""
     try:
         return dict(decode_example(payload))
     except WireError:

@@ -1,4 +1,4 @@
-"""What is known of a dataset's features: the manifest's schema, or what its records tell."""
+"""`read_schema`: the features of a dataset, from its manifest or inferred from its records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwriter.reading.opening import open_dataset
 from shardwriter.schema import FeatureSummary, Schema
 from shardwriter.sources import find_one
 
-LOOKED_AT: Final = 1000  # records of a set without a schema
+SAMPLED_RECORDS: Final = 1000  # records to infer types from, without a manifest
 
 
 @dataclass(frozen=True)
@@ -22,71 +22,75 @@ class KnownSchema:
     """The features of a dataset.
 
     Attributes:
-        features: By name.
-        num_records: Of the dataset.
-        num_counted: Records that the counts of the features are of: where a manifest tells, all of
-            its dataset, also when this is one shard of it; else those that were looked at.
-        is_told: Whether a manifest tells; else the types are those of the records looked at.
-        feature_lists: The types of the steps of SequenceExamples, whose ``features`` are those of
-            the context; None for Examples.
+        features: Features by name; of SequenceExamples those of the context.
+        num_records: Records of the dataset.
+        num_counted: Records behind the counts of the features: with a manifest, all of its dataset,
+            even if this is one shard of it; else the sampled records.
+        from_manifest: Whether the schema is the manifest's; else it is inferred from the sampled
+            records.
+        feature_lists: The types of the steps of SequenceExamples; None for Examples.
     """
 
     features: Mapping[str, FeatureSummary]
     num_records: int
     num_counted: int
-    is_told: bool
+    from_manifest: bool
     feature_lists: Mapping[str, FeatureSummary] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a manifest has as its ``schema``."""
-        told = {"features": _to_json(self.features)}
+        """Return the schema as a manifest's ``schema``."""
+        schema = {"features": _to_json(self.features)}
         if self.feature_lists is None:
-            return told
-        return {"feature_lists": _to_json(self.feature_lists), **told}
+            return schema
+        return {"feature_lists": _to_json(self.feature_lists), **schema}
 
 
 def read_schema(
     path: str | os.PathLike[str],
     *,
-    num_records: int = LOOKED_AT,
+    num_records: int = SAMPLED_RECORDS,
     notify: Callable[[str], None] | None = None,
 ) -> KnownSchema:
-    """Return the schema of a dataset, whoever wrote it.
+    """Return the schema of a dataset of any writer.
 
-    Where no manifest tells it, the first records in reading order are looked at. An Example keeps
-    no shapes, so there a feature that has one value in each of them counts as a scalar, and one
-    whose number of values differs varies in its first dimension.
+    Without a manifest it is inferred from the first records in reading order. An Example stores no
+    shapes: a feature with one value in each sampled record counts as a scalar, and one whose number
+    of values differs varies in its first dimension.
 
     Args:
         path: The dataset; see `shardwriter.open`.
-        num_records: How many records to look at where there is no manifest.
-        notify: Told of what is worth knowing, a line at a time.
+        num_records: Number of records to infer types from, without a manifest.
+        notify: Called with each note, a line of text.
 
     Raises:
-        OptionError: The path names nothing, or several datasets.
-        DataError: The dataset is not whole, a record is damaged or is no Example.
+        OptionError: The path matches nothing, or several datasets.
+        DataError: Shards are missing, or a record is damaged or is no Example.
         StorageError: A file can not be read.
     """
     return schema_of(open_dataset(path, decode=False, notify=notify), num_records)
 
 
-def schema_of(data: Dataset, num_records: int = LOOKED_AT) -> KnownSchema:
+def schema_of(data: Dataset, num_records: int = SAMPLED_RECORDS) -> KnownSchema:
     """Return the schema of an open dataset; see `read_schema`."""
     if num_records < 1:
-        raise OptionError(f"num_records is {num_records}: it is a number from 1 on")
+        raise OptionError(f"num_records is {num_records}; it must be 1 or more")
     if data.features or data.feature_lists:
-        # Of one shard by itself the manifest is that of all of them, and so are its counts.
+        # A single shard has the manifest of its dataset, so the counts are of all its records.
         manifest = data.manifest or find_one(data.path).manifest
         num_counted = len(data) if manifest is None else manifest.num_records
         return KnownSchema(
-            data.features, len(data), num_counted, is_told=True, feature_lists=data.feature_lists
+            data.features,
+            len(data),
+            num_counted,
+            from_manifest=True,
+            feature_lists=data.feature_lists,
         )
-    looked_at = data.raw()[:num_records]
-    if not len(looked_at):
-        return KnownSchema({}, 0, 0, is_told=data.manifest is not None)
+    sample = data.raw()[:num_records]
+    if not len(sample):
+        return KnownSchema({}, 0, 0, from_manifest=data.manifest is not None)
     schema = Schema()
     formats: dict[str, set[str | None]] = {}
-    for row, payload in enumerate(looked_at):
+    for row, payload in enumerate(sample):
         try:
             values = _values_of(payload)
             schema.observe(row, values)
@@ -98,9 +102,10 @@ def schema_of(data: Dataset, num_records: int = LOOKED_AT) -> KnownSchema:
             if isinstance(value, bytes):
                 formats.setdefault(name, set()).add(image_format(value[:16]))
     features = {
-        name: _as_told(summary, formats.get(name)) for name, summary in schema.features.items()
+        name: _as_in_manifest(summary, formats.get(name))
+        for name, summary in schema.features.items()
     }
-    return KnownSchema(features, len(data), len(looked_at), is_told=False)
+    return KnownSchema(features, len(data), len(sample), from_manifest=False)
 
 
 def _to_json(features: Mapping[str, FeatureSummary]) -> dict[str, Any]:
@@ -108,18 +113,17 @@ def _to_json(features: Mapping[str, FeatureSummary]) -> dict[str, Any]:
 
 
 def check_example(payload: bytes) -> None:
-    """Refuse a record that is no Example.
+    """Raise if a record is no Example.
 
     Raises:
-        SourceError: Says what it is.
+        SourceError: The record is a SequenceExample or something else.
     """
     kind = payload_kind(payload)
     if kind != "Example":
         what = "a SequenceExample" if kind == "SequenceExample" else "no tf.train.Example"
         raise SourceError(
-            f"the record is {what}, so it has no features to tell the types of",
-            hint="`shardwriter show` prints what it holds; `sw.open(PATH, decode=False)` gives its "
-            "bytes",
+            f"the record is {what}, so its features have no known types",
+            hint="`shardwriter show` prints it; `sw.open(PATH, decode=False)` returns its bytes",
         )
 
 
@@ -129,7 +133,7 @@ def _values_of(payload: bytes) -> dict[str, Any]:
 
 
 def _value_of(values: Values | None) -> Any:
-    """Return a value as somebody would have written it: one by itself is a scalar."""
+    """Return the value as it was probably written: a single value is a scalar."""
     if values is None:
         return UNSET
     if len(values) != 1:
@@ -137,8 +141,8 @@ def _value_of(values: Values | None) -> Any:
     return values[0] if isinstance(values, list) else values.reshape(())
 
 
-def _as_told(summary: FeatureSummary, formats: set[str | None] | None) -> FeatureSummary:
-    """Return a feature's entry as a manifest would have it: what are images by content are so."""
+def _as_in_manifest(summary: FeatureSummary, formats: set[str | None] | None) -> FeatureSummary:
+    """Return a feature's entry as in a manifest: bytes that are all image files are images."""
     found = summary.type
     if formats and None not in formats and found.kind == "bytes" and found.shape == ():
         one = formats.pop() if len(formats) == 1 else "image"

@@ -1,4 +1,12 @@
-"""Opening a dataset for reading: what is there is held against what should be, first of all."""
+"""`open_dataset`: open a path for reading, after comparing its files with the manifest.
+
+What record i is, and where, comes from the first of these that can be used:
+
+    manifest + index file            sizes of all shards are compared with the manifest
+    manifest, no usable index        an index is built in memory from the shards
+    index file alone                 if it fits the shards
+    shards alone                     records are counted, and read one of each shard in turn
+"""
 
 from __future__ import annotations
 
@@ -27,9 +35,9 @@ from shardwriter.sources import MAX_CACHED_BYTES, RecordReader, ShardSet, find_o
 from shardwriter.storage import FilePool, FileState, inputs_for, max_open_files, storage_errors
 from shardwriter.writing import open_index, read_rows, shard_compression
 
-_MOST_DEFLATED: Final = 1032  # times
-_LONG_S: Final = 2.0  # to open a dataset, so that it is worth telling
-_VERIFY: Final = "`shardwriter verify` says what is wrong"
+_MAX_DEFLATE_RATIO: Final = 1032
+_SLOW_OPEN_S: Final = 2.0  # opening that takes longer is noted
+_VERIFY: Final = "`shardwriter verify` shows what is wrong"
 
 
 def open_dataset(
@@ -43,26 +51,25 @@ def open_dataset(
 ) -> Dataset:
     """Open a dataset for reading: a sequence of its records in source order.
 
-    What is there is validated first: all shards, each with the size that the manifest says, and
-    the index that was written with them. An index that is missing or not to be used is made anew
-    in memory. Sets without a manifest are counted by the headers of their frames; their records
-    are read one of each shard in turn.
+    All shards must be there, with the sizes in the manifest. If the index file is missing or can
+    not be used, an index is built in memory. Without a manifest, records are counted by the headers
+    of their frames, and read one of each shard in turn.
 
     Args:
-        path: The dataset: a folder that holds one, ``dir/train``, ``dir/train@16``, a manifest, a
+        path: The dataset: a folder with one dataset, ``dir/train``, ``dir/train@16``, a manifest, a
             glob of shards, one file, or a URL.
-        decode: Give examples as dicts with the types of the schema; False: payloads, as bytes.
-        check: Prove the CRC of every payload that is read.
-        max_open_files: How many shards may be open at a time; None: 128, or half of what the
-            process may have.
-        timings: Keep the seconds that reading, checking and decoding take.
-        notify: Told of what is worth knowing, a line at a time; see ``Dataset.notes``.
+        decode: Return examples as dicts with the types of the schema; False: payloads, as bytes.
+        check: Verify the CRC of every payload that is read.
+        max_open_files: Shards that may be open at the same time; None: 128, or half of the
+            process's limit of open files.
+        timings: Measure the seconds of reading, checking and decoding; see ``Dataset.timings``.
+        notify: Called with each note, a line of text; see ``Dataset.notes``.
 
     Raises:
-        OptionError: The path names nothing, or several datasets.
+        OptionError: The path matches nothing, or several datasets.
         SourceError: Shards are missing.
-        ManifestError: The shards are not those of the manifest.
-        CorruptFile: There is no index to be used, and a shard that is damaged.
+        ManifestError: The shards differ from the manifest.
+        CorruptFile: There is no usable index, and a shard is damaged.
         StorageError: A file can not be read.
     """
     for name, value in (("decode", decode), ("check", check), ("timings", timings)):
@@ -82,7 +89,7 @@ def open_dataset(
     pool = FilePool(paths, states, _checked_limit(max_open_files))
     index, places = _index_and_places(shard_set, manifest, states, notes)
     took_s = monotonic() - started
-    if took_s > _LONG_S:
+    if took_s > _SLOW_OPEN_S:
         notes.append(f"opening took {took_s:.0f} s")
     reader = RecordReader(index, pool, check=check, timings=timings)
     for note in notes if notify is not None else ():
@@ -108,10 +115,10 @@ def _checked_limit(asked: int | None) -> int | None:
 
 
 def _generations(shard_set: ShardSet) -> list[str]:
-    """Say what else lies there under the dataset's name."""
+    """Return a note for each other set of shards of the same name in the folder."""
     return [
-        f"{len(shards):,} shards of another generation lie beside it ({pattern.template}); they "
-        "are not read"
+        f"{len(shards):,} other shards of this name are not read ({pattern.template}); they are "
+        "from an earlier write"
         for pattern, shards in shard_set.others.items()
     ]
 
@@ -126,7 +133,7 @@ def _check_sizes(manifest: Manifest, paths: Sequence[str], states: Sequence[File
         raise ManifestError(
             f"it has {sizes[first]:,} bytes, and the manifest says {expected[first]:,}{others}",
             path=paths[first],
-            hint=f"{_VERIFY}, and `shardwriter repair` what can be saved",
+            hint=f"{_VERIFY}, `shardwriter repair` recovers intact records",
         )
 
 
@@ -141,19 +148,19 @@ def _index_and_places(
     counts = [index.num_records(shard) for shard in range(len(shard_set.shards))]
     num_records = sum(counts)
     if own is not None:
-        notes.append("there is no manifest: the index tells where records are")
+        notes.append("there is no manifest: the order of records is taken from the index file")
     elif shard_set.manifest is None:
         how = "counted by their headers" if index.compression == "none" else "read through"
         notes.append(f"there is no manifest, so the records were {how} first")
-    # What breaks the law with its gaps may have it without.
+    # Counts that do not fit the assignment with the gaps may fit without them.
     for gaps in (index.gaps.astype(np.int64), np.zeros(0, np.int64)):
         num_items = num_records + len(gaps)
         are_items = bool(((gaps >= 0) & (gaps < num_items)).all())
         if are_items and assignment_error(counts, num_items, gaps.tolist()) is None:
             return index, AssignedLocations(len(counts), gaps, num_records)
     notes.append(
-        f"shards hold {min(counts):,} to {max(counts):,} records: they are read in turn, and those "
-        "that are at their end drop out, which need not be the order in which they were written"
+        f"shards hold {min(counts):,} to {max(counts):,} records: one record of each is read in "
+        "turn until it ends, which may not be the order in which they were written"
     )
     return index, InterleavedLocations(counts)
 
@@ -169,8 +176,8 @@ def _index_of(shard_set: ShardSet, manifest: Manifest, notes: list[str]) -> Inde
         error.message += f"; and the index can not be used ({why})"
         raise
     notes.append(
-        f"the index can not be used ({why}), so it was made in memory from the shards; "
-        "`shardwriter index` keeps it"
+        f"the index file can not be used ({why}), so an index was built in memory; "
+        "`shardwriter index` writes the file again"
     )
     for shard, entry in enumerate(manifest.shards):
         if index.num_records(shard) != entry.num_records:
@@ -184,7 +191,7 @@ def _index_of(shard_set: ShardSet, manifest: Manifest, notes: list[str]) -> Inde
 
 
 def _lone_index(shard_set: ShardSet, states: Sequence[FileState]) -> Index | None:
-    """Return the index of a set that has lost its manifest, where it fits the files."""
+    """Return the index file of a set without a manifest, if it fits the shards."""
     if shard_set.pattern is None or not shard_set.is_complete or is_url(shard_set.directory):
         return None
     path = os.path.join(shard_set.directory, shard_set.pattern.index_file)
@@ -209,7 +216,7 @@ def _lone_index(shard_set: ShardSet, states: Sequence[FileState]) -> Index | Non
 
 
 def _has_frame(index: Index, path: str, ends: NDArray[np.uint64]) -> bool:
-    """Tell whether a plain shard's last record begins where the index says."""
+    """Return whether an uncompressed shard's last record begins at its offset in the index."""
     if index.compression != "none" or not len(ends):
         return True
     begin = int(ends[-2]) if len(ends) > 1 else 0
@@ -219,20 +226,20 @@ def _has_frame(index: Index, path: str, ends: NDArray[np.uint64]) -> bool:
 
 
 def _is_in_order(index: Index, shard: int, file_bytes: int) -> bool:
-    """Return whether a shard's entries can be those of its file: no manifest has proven them."""
+    """Return whether a shard's offsets are sorted and plausible for the size of its file."""
     try:
         index.check_order(shard, file_bytes)
     except ManifestError:
         return False
-    # A record has a frame, and deflate makes nothing more than so many times as small.
+    # Each record has a frame, and deflate compresses by a factor of 1032 at most.
     ends = index.ends(shard)
     num_bytes = int(ends[-1]) if len(ends) else 0
-    most_deflated = 1 if index.compression == "none" else _MOST_DEFLATED
-    return index.num_records(shard) <= num_bytes * most_deflated // FRAME_BYTES
+    max_ratio = 1 if index.compression == "none" else _MAX_DEFLATE_RATIO
+    return index.num_records(shard) <= num_bytes * max_ratio // FRAME_BYTES
 
 
 def _counted(shard_set: ShardSet, manifest: Manifest | None = None) -> Index:
-    """Make an index in memory: of plain shards from headers, of others by reading them through."""
+    """Return an index built in memory: from frame headers, or by reading compressed shards."""
     compression: Compression = shard_compression(shard_set)
     name = f"the index of {shard_set.name!r}"
     gaps = [] if manifest is None else manifest.gaps
@@ -240,23 +247,23 @@ def _counted(shard_set: ShardSet, manifest: Manifest | None = None) -> Index:
         rows = [hop_frames(path) for _, path in shard_set.shards]
         return Index.of_shards(rows, compression, gaps, name)
     read = [read_rows(path, compression) for _, path in shard_set.shards]
-    if manifest is None:  # ours are small, or a block holds some records of each
+    if manifest is None:  # shardwriter's own members are small
         _check_members(shard_set, compression, sum(num_bytes for _, num_bytes in read))
     largest_bytes = max((num_bytes for _, num_bytes in read), default=0)
     return Index.of_shards([rows for rows, _ in read], compression, gaps, name, largest_bytes)
 
 
 def _check_members(shard_set: ShardSet, compression: Compression, num_bytes: int) -> None:
-    """Refuse what can only be read through: a member of each shard is held at a time.
+    """Raise if the compressed members are too large: one per shard is cached while reading.
 
     Raises:
-        SourceError: They are too large.
+        SourceError: Together they have more than `MAX_CACHED_BYTES`, uncompressed.
     """
     if num_bytes > MAX_CACHED_BYTES:
         raise SourceError(
-            f"the largest {compression} members of its shards have {num_bytes:,} bytes together, "
-            "uncompressed, which is what reading them in turn would hold in memory",
+            f"reading its shards in turn would hold {num_bytes:,} bytes in memory, the "
+            f"uncompressed size of their largest {compression} members",
             path=os.path.join(shard_set.directory, shard_set.name),
-            hint="`shardwriter write` with these files as its source makes shards that can be "
-            "entered anywhere",
+            hint="copy it with `shardwriter reshard PATH OUT`, which writes shards that can be "
+            "read from any record",
         )

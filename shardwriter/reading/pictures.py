@@ -1,4 +1,8 @@
-"""A few pictures out of shards, for people to look at: the first of records spread over files."""
+"""The images in records: encoded ones as they are, raw pixels of a known shape as PNG.
+
+`save_pictures` writes those of a record as files, `sample_pictures` returns a few of a dataset for
+the HTML report.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +24,19 @@ from shardwriter.schema import shape_feature
 from shardwriter.sources import ShardSet, find_shard_sets
 from shardwriter.storage import open_stream, storage_errors
 
-# The pictures in records: encoded ones as they are, raw pixels of a known shape as PNG.
-
 _EXTENSIONS: Final = {"jpeg": "jpg", "tiff": "tif"}
 _MAX_NAME: Final = 80
 _MAX_CHANNELS: Final = 4
 
 
 class Picture(NamedTuple):
-    """A picture of a record.
+    """An image of a record.
 
     Attributes:
         feature: The feature that has it.
-        number: Its place among the values of the feature.
-        format: ``jpeg``, ``png``, ... by its content.
-        data: An image file's bytes.
+        number: Its index among the values of the feature.
+        format: ``jpeg``, ``png``, ..., detected from the content.
+        data: The bytes of an image file.
     """
 
     feature: str
@@ -46,11 +48,11 @@ class Picture(NamedTuple):
 def pictures_of(
     features: Mapping[str, Any], schema: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Picture]:
-    """Yield the pictures among a record's features, by name.
+    """Yield the images among a record's features, in order of the feature names.
 
-    Raw pixels need a shape: the schema's, the one that stands beside them, or the numbers of
-    features called ``height``, ``width`` and ``channels`` (or ``depth``), also with the feature's
-    own prefix (``image/height``).
+    Raw pixels need a shape: from the schema, from the feature's shape feature, or from integer
+    features ``height``, ``width`` and ``channels`` (or ``depth``), also with the feature's own
+    prefix (``image/height``).
 
     Args:
         features: Decoded features of an Example.
@@ -83,7 +85,7 @@ def pictures_of(
 def _shape_of(
     name: str, entry: Mapping[str, Any], features: Mapping[str, Any], num_values: int
 ) -> tuple[int, ...] | None:
-    """Return [h, w, c] of raw pixels; None where nothing tells, or what tells does not fit."""
+    """Return [h, w] or [h, w, c] of raw pixels; None if unknown, or not of that many values."""
     shape = entry.get("shape")
     if shape and None in shape:
         beside = features.get(shape_feature(name))
@@ -116,19 +118,16 @@ def save_pictures(
     schema: Mapping[str, Mapping[str, Any]],
     folder: str,
 ) -> list[str]:
-    """Write a record's pictures as files ``folder/INDEX-FEATURE[-NUMBER].EXT``.
+    """Write a record's images as files ``folder/INDEX-FEATURE[-NUMBER].EXT``, and return the paths.
 
     Args:
         index: The record's number.
         features: Decoded features of an Example.
         schema: The manifest's entries by feature; may be empty.
-        folder: Made for the first picture where it is not there.
-
-    Returns:
-        The paths.
+        folder: Created if there is an image to write.
 
     Raises:
-        OptionError: There is a file of that name.
+        OptionError: A file of that name exists.
         StorageError: A file can not be written.
     """
     paths: list[str] = []
@@ -142,7 +141,7 @@ def save_pictures(
         stem = f"{index}-{_safe(picture.feature)}" + (f"-{picture.number}" if several else "")
         path = os.path.join(folder, f"{stem}.{extension}")
         again = 2
-        while path in paths:  # of another feature whose name is written alike
+        while path in paths:  # two feature names can give the same file name
             path = os.path.join(folder, f"{stem}_{again}.{extension}")
             again += 1
         _create(path, picture.data)
@@ -151,30 +150,30 @@ def save_pictures(
 
 
 def _safe(feature: str) -> str:
-    """Return a feature's name as a part of a file name, whatever is in it."""
+    """Return a feature's name as a valid part of a file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", feature)[:_MAX_NAME].strip("._") or "feature"
 
 
 def _create(path: str, data: bytes) -> None:
-    is_mine = False
+    is_created = False
     with storage_errors(path):
         try:
             with open(path, "xb") as file:
-                is_mine = True
+                is_created = True
                 file.write(data)
         except FileExistsError:
             raise OptionError(
-                "a file of this name is there, and pictures replace none",
+                "the file already exists, and is not overwritten",
                 path=path,
-                hint="--save-images takes a folder without pictures of these records",
+                hint="give --save-images another folder",
             ) from None
-        except BaseException:  # Ctrl-C too: no half of a picture
-            if is_mine:
+        except BaseException:  # also on Ctrl-C: leave no truncated file
+            if is_created:
                 os.unlink(path)
             raise
 
 
-_SHOWN_FORMATS: Final = frozenset({"jpeg", "png", "gif", "webp"})  # by every browser
+_SHOWN_FORMATS: Final = frozenset({"jpeg", "png", "gif", "webp"})  # every browser shows them
 _LABELS: Final = ("image/class/text", "label", "image/class/label", "class", "target", "text")
 _MAX_CAPTION: Final = 60
 _MAX_MASK_SIDE: Final = 4096  # pixels
@@ -182,15 +181,15 @@ _MAX_MASK_SIDE: Final = 4096  # pixels
 
 @dataclass(frozen=True)
 class Sample:
-    """A picture of a record.
+    """An image of a record, with its caption.
 
     Attributes:
         path: The shard.
-        record_index: The record in it.
+        record_index: The record's number in the shard.
         feature: The feature.
         format: ``jpeg``, ``png``, ``gif`` or ``webp``.
-        data: An image file's bytes.
-        label: What the record says that it is; None where it says nothing.
+        data: The bytes of an image file.
+        label: The record's label; None if it has none.
     """
 
     path: str
@@ -204,19 +203,19 @@ class Sample:
 def sample_pictures(
     paths: Sequence[str], count: int = 24, *, label: str | None = None
 ) -> list[Sample]:
-    """Return pictures out of the first Examples of files that are spread over all.
+    """Return images from the first Examples of up to ``count`` files, evenly spread over all.
 
-    A file that is damaged, or can not be read, gives what stands in front of that.
+    Of a damaged or unreadable file, only records before the damage are used.
 
     Args:
         paths: As for :func:`shardwriter.stats`.
-        count: At most so many.
-        label: The feature whose value is each picture's caption; by default that whose values the
-            manifest counts, or one that is called ``label`` or so.
+        count: The most images to return.
+        label: The feature whose value is the caption; default: the label in the manifest, or a
+            feature with a usual name, such as ``label``.
 
     Raises:
-        OptionError: A path names nothing.
-        SourceError: There are no shards where a path leads.
+        OptionError: A path matches nothing.
+        SourceError: There are no shards at a path.
     """
     sets = find_shard_sets(list(paths))
     files = [(found, path) for found in sets for _, path in found.shards]
@@ -232,7 +231,7 @@ def sample_pictures(
 
 
 def _of_file(shard_set: ShardSet, path: str, count: int, label: str | None) -> list[Sample]:
-    """Return a picture of each of the first records that have one; most files have none."""
+    """Return images of the first records of a file."""
     manifest = shard_set.manifest
     schema: Mapping[str, Mapping[str, Any]] = {}
     if manifest is not None:
@@ -256,7 +255,7 @@ def _of_file(shard_set: ShardSet, path: str, count: int, label: str | None) -> l
                 if len(samples) == count:
                     break
     except ShardwriterError:
-        pass  # the report says what is wrong with the file
+        pass  # the report lists the defects of the file
     return samples
 
 
@@ -266,7 +265,7 @@ def _is_mask(picture: Picture) -> bool:
 
 
 def _visible(path: str, index: int, mask: Picture) -> list[Sample]:
-    """Return a mask with its values spread over all greys; nothing where it can not be decoded."""
+    """Return a mask with its values spread over all greys; [] if it can not be decoded."""
     try:
         from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Making the next items while the last ones are used: one thread, a bounded queue."""
+"""`prefetch`: compute the next items of an iterable in one thread, through a bounded queue."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ T = TypeVar("T")
 
 
 def prefetch(iterable: Iterable[T], num_items: int) -> Generator[T]:
-    """Yield the items of an iterable, which another thread makes ahead.
+    """Yield the items of an iterable, computed ahead in another thread.
 
-    The items come in order and as they are. An error of the iterable is raised where its item
-    would have come, with its own type and traceback. The thread ends with the iterator: when the
-    items do, when it is closed or left, and when nobody holds it any more. It begins with the first
-    item that is asked for.
+    Order and items are unchanged. An error of the iterable is raised in place of its item, with its
+    type and traceback. The thread starts with the first item requested, and ends with the iterator:
+    when it is exhausted, closed or garbage-collected.
 
     Args:
         iterable: Iterated over, and closed, in the thread.
-        num_items: The most that are made and not yet taken; 0 for no thread.
+        num_items: The most items to compute ahead; 0 for no thread.
 
     Raises:
         OptionError: ``num_items`` is negative.
     """
     if num_items < 0:
-        raise OptionError(f"prefetch of {num_items} items", hint="give a number from 0 on")
+        raise OptionError(f"prefetch of {num_items} items", hint="give a number >= 0")
     return _plain(iterable) if num_items == 0 else _threaded(iterable, num_items)
 
 
@@ -37,7 +36,7 @@ def _plain(iterable: Iterable[T]) -> Generator[T]:
 
 
 def _threaded(iterable: Iterable[T], num_items: int) -> Generator[T]:
-    # The thread knows the queue only, never this generator: so that can be collected.
+    # The thread has no reference to this generator, so that it can be garbage-collected.
     queue: _Queue[T] = _Queue(num_items)
     thread = threading.Thread(
         target=_fill, args=(queue, iterable), name="shardwriter-prefetch", daemon=True
@@ -54,11 +53,11 @@ def _threaded(iterable: Iterable[T], num_items: int) -> Generator[T]:
         queue.stop()
         if thread is not threading.current_thread():
             thread.join()
-        queue.error = None  # its traceback holds frames, and these hold the queue
+        queue.error = None  # its traceback refers to frames that refer to the queue
 
 
 class _Queue(Generic[T]):
-    """A bounded queue that either side can end."""
+    """A bounded queue that the producer can end and the consumer can stop."""
 
     def __init__(self, num_items: int) -> None:
         self._num_items = num_items
@@ -69,7 +68,7 @@ class _Queue(Generic[T]):
         self.error: BaseException | None = None
 
     def put(self, item: T) -> bool:
-        """Add an item when there is room; False where nobody wants any more."""
+        """Add an item when there is room, and return True; False once the queue is stopped."""
         with self._changed:
             while len(self._items) >= self._num_items and not self._stopped:
                 self._changed.wait()
@@ -80,27 +79,27 @@ class _Queue(Generic[T]):
             return True
 
     def end(self, error: BaseException | None) -> None:
-        """Say that nothing more comes, and why."""
+        """Mark the end of the items, with the error that caused it, if any."""
         with self._changed:
             self.error = error
             self._ended = True
             self._changed.notify_all()
 
     def wait(self) -> bool:
-        """Wait for an item; False when there is none and none will come."""
+        """Wait for an item, and return True; False at the end of the items."""
         with self._changed:
             while not self._items and not self._ended:
                 self._changed.wait()
             return bool(self._items)
 
     def take(self) -> T:
-        """Return the next item, which is there."""
+        """Return the next item; call after `wait` has returned True."""
         with self._changed:
             self._changed.notify_all()
             return self._items.popleft()
 
     def stop(self) -> None:
-        """Say that nobody wants any more."""
+        """Discard the items, and make `put` return False."""
         with self._changed:
             self._stopped = True
             self._items.clear()
@@ -115,7 +114,7 @@ def _fill(queue: _Queue[T], iterable: Iterable[T]) -> None:
         for item in iterator:
             if not queue.put(item):
                 break
-    except BaseException as raised:  # noqa: BLE001 - handed over to the one who reads
+    except BaseException as raised:  # noqa: BLE001 - raised in the consumer
         error = raised
     try:
         if isinstance(iterator, Generator):

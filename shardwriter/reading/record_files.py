@@ -1,8 +1,20 @@
-"""The files of an open dataset, for readers that open them by themselves.
+"""The files of an open dataset for readers that open them themselves, and class resampling.
 
-n records go to W ranks as :mod:`shardwriter.dataset.rank_partition` has it. Where W divides N,
-rank r may read the files r, r + W, ... and nothing else, if these hold as many records as its
-share.
+If W ranks divide N shards, rank r can read the files r, r + W, ... alone, provided these hold as
+many records as its partition (:mod:`shardwriter.dataset.rank_partition`).
+
+Resampling is planned from label counts, which are known before anything is read. With p the share
+of a class in the data and q its target share, its records must be repeated q / p times, multiplied
+by a factor s common to all classes:
+
+- s = 1 / max(q / p): records of the rarest class (relative to its target) occur once, those of
+  other classes are dropped at random. This is rejection sampling: everything is read, and a share s
+  of it is used; 0.2% for two classes at 1 to 1,000 and equal targets.
+- A larger s uses more records of every class, and repeats those of rare classes within a pass.
+  Repeats come one after the other, so a shuffle buffer has to separate them.
+
+``max_repeats`` bounds the mean number of repeats of any class. s is at most 1: a pass yields at
+most as many records as it reads.
 """
 
 from __future__ import annotations
@@ -31,12 +43,12 @@ class RecordFiles:
     """The files of a dataset.
 
     Attributes:
-        paths: One for each shard, in order.
-        counts: ``int64[N]`` records of each.
-        mean_bytes: Of a record's payload.
-        compression: Of all of them.
+        paths: One per shard, in order.
+        counts: ``int64[N]`` records of each shard.
+        mean_bytes: Mean payload size of a record.
+        compression: Compression of all files.
         gaps: ``int64[g]`` sorted items without a record.
-        starts: Gives the byte where each record of a shard begins; None where they are compressed.
+        starts: Returns ``int64[n]`` byte offsets of a shard's records; None for compressed shards.
     """
 
     paths: tuple[str, ...]
@@ -48,18 +60,18 @@ class RecordFiles:
 
     @property
     def num_records(self) -> int:
-        """The records of all shards."""
+        """The number of records in all shards."""
         return int(self.counts.sum())
 
     @property
     def is_regular(self) -> bool:
-        """Whether the shards in turn are the source order, shard by shard of the right length."""
+        """Whether reading one record of each shard in turn gives the source order."""
         total, num_shards = self.num_records, len(self.paths)
-        law = [num_shard_items(total, num_shards, shard) for shard in range(num_shards)]
-        return not len(self.gaps) and self.counts.tolist() == law
+        expected = [num_shard_items(total, num_shards, shard) for shard in range(num_shards)]
+        return not len(self.gaps) and self.counts.tolist() == expected
 
-    def dealt(self, rank: int, world: int) -> RecordFiles:
-        """Return the files r, r + W, ...; only where there are no gaps."""
+    def of_rank(self, rank: int, world: int) -> RecordFiles:
+        """Return the files r, r + W, ... of a rank; valid only without gaps."""
         starts = self.starts
         return replace(
             self,
@@ -69,45 +81,45 @@ class RecordFiles:
         )
 
 
-def deals_files(files: RecordFiles, share: RankPartition, in_order: bool) -> bool:
-    """Say whether whole files can be dealt to ranks, so that each has its share of the records."""
+def can_assign_files(files: RecordFiles, share: RankPartition, in_order: bool) -> bool:
+    """Return whether each rank can read whole files and get exactly its number of records."""
     world = share.world
     if len(files.paths) % world:
         return False
     if in_order:
         return files.is_regular
-    held = files.counts.reshape(-1, world).sum(axis=0)
-    shares = [num_shard_items(files.num_records, world, rank) for rank in range(world)]
-    return bool((held == shares).all())
+    counts = files.counts.reshape(-1, world).sum(axis=0)
+    expected = [num_shard_items(files.num_records, world, rank) for rank in range(world)]
+    return bool((counts == expected).all())
 
 
-def reading_all(files: RecordFiles, world: int) -> str:
-    """Say that ranks read more than their own records, and which N would be better."""
+def reads_all_note(files: RecordFiles, world: int) -> str:
+    """Return the note that every rank reads all shards, with numbers of shards that avoid it."""
     num_shards = len(files.paths)
     good = [n for n in good_num_shards(files.num_records, num_shards, world) if n != num_shards][:2]
-    told = f"every rank reads all {num_shards:,} shards and keeps one record of {world:,}"
+    note = f"every rank reads all {num_shards:,} shards and uses one record in {world:,}"
     if not good:
-        return told
-    return f"{told}; of {' or '.join(f'{n:,}' for n in good)} shards it would read only its own"
+        return note
+    return f"{note}; with {' or '.join(f'{n:,}' for n in good)} shards it would read only its own"
 
 
-def opened_dataset(
+def as_dataset(
     data: str | os.PathLike[str] | Dataset, notify: Callable[[str], None] | None = None
 ) -> Dataset:
-    """Return a dataset that is open already, or open the one at a path."""
+    """Return an open dataset as it is, or open the one at a path."""
     return data if isinstance(data, Dataset) else open_dataset(data, notify=notify)
 
 
-def files_of(data: Dataset) -> RecordFiles:
+def record_files(data: Dataset) -> RecordFiles:
     """Return the files of a dataset.
 
     Raises:
-        OptionError: It is a view of some of the records, or of another order.
+        OptionError: The dataset is a view (a slice, shuffle or split).
     """
     if data._steps:
         raise OptionError(
-            "whole files are to be read, and this is a view of some records or in another order",
-            hint="give the dataset as it was opened; shuffle=, rank= and world= are options here",
+            "this reader reads whole files, and the dataset is a view (a slice, shuffle or split)",
+            hint="give the dataset as it was opened, and use shuffle=, rank= and world= here",
         )
     core = data._core
     index = core.reader.index
@@ -127,7 +139,7 @@ def files_of(data: Dataset) -> RecordFiles:
 
 
 def _gaps(data: Dataset, index: Index) -> NDArray[np.int64]:
-    """Return the items without a record; those behind the last record change no order."""
+    """Return the items without a record; [] if none of them comes before the last record."""
     last = data.num_source_records - 1
     if last < 0 or data.source_index(last) == last:
         return np.zeros(0, np.int64)
@@ -136,7 +148,7 @@ def _gaps(data: Dataset, index: Index) -> NDArray[np.int64]:
 
 
 def _starts(index: Index) -> Callable[[int], NDArray[np.int64]]:
-    """Return a function that says where each record of a plain shard begins."""
+    """Return a function from an uncompressed shard to the byte offsets of its records."""
 
     def starts(shard: int) -> NDArray[np.int64]:
         ends = index.ends(shard).astype(np.int64)
@@ -145,33 +157,18 @@ def _starts(index: Index) -> Callable[[int], NDArray[np.int64]]:
     return starts
 
 
-# Class resampling planned from label counts: how often a record of each class comes.
-#
-# Counts are known before anything is read, so nothing has to be estimated. With p the share of a
-# class in the data and q the share that is wanted, its records have to come q / p times as often as
-# now, times a factor s that is the same for all classes. s says what it costs:
-#
-# - s = 1 / max(q / p): the class that is wanted most keeps every record, of the others some are
-#   dropped. No record comes twice in a pass. This is rejection sampling, with everything read and
-#   ``s`` of it kept: at 1 to 1,000 and two classes in equal shares, 0.2%.
-# - a larger s keeps more of every class, and records of wanted classes come several times in a
-#   pass. Copies leave together, so a shuffle buffer has to part them.
-#
-# ``max_repeats`` bounds the mean number of copies of any class, and s is at most 1, where a pass
-# gives as many records as it reads.
-
 Target = Mapping[Any, float] | Literal["uniform"]
 
 
 @dataclass(frozen=True)
 class Resampling:
-    """A plan of resampling.
+    """A resampling plan; see the module for its arithmetic.
 
     Attributes:
         label: Name of the feature.
-        counts: Records of each class; a class is spelled as its ``str``.
-        target: The share of each class that is aimed at; they sum up to 1.
-        copies: How often a record of each class comes in a pass, on average.
+        counts: Records of each class; a class is the ``str`` of its value.
+        target: The target share of each class; they sum to 1.
+        copies: Mean number of times a record of each class is yielded in a pass.
     """
 
     label: str
@@ -181,12 +178,12 @@ class Resampling:
 
     @property
     def expected_records(self) -> float:
-        """How many records a pass over the data gives on average."""
+        """The mean number of records that a pass yields."""
         return math.fsum(self.counts[name] * copies for name, copies in self.copies.items())
 
     @property
     def reads_per_record(self) -> float:
-        """How many records are read for one that comes out."""
+        """The number of records read per record yielded."""
         return sum(self.counts.values()) / self.expected_records
 
 
@@ -198,46 +195,45 @@ def class_mix(
     counts: Mapping[Any, int] | None = None,
     max_repeats: float = 1.0,
 ) -> Resampling:
-    """Plan a resampling of classes from label counts, for ``tf_dataset(resample=...)``.
+    """Return a resampling plan for ``tf_dataset(resample=...)``, from label counts.
 
-    See :mod:`shardwriter.reading.record_files` for what it does and costs; ``expected_records`` and
-    ``reads_per_record`` of the plan say so for this dataset.
+    See :mod:`shardwriter.reading.record_files` for the arithmetic; ``expected_records`` and
+    ``reads_per_record`` of the plan give its cost for this dataset.
 
     Args:
-        data: A path as `shardwriter.open` takes it, or what it returned.
-        target: The share of each class that is wanted, or ``"uniform"`` for the same of all. A
-            class is its label, or its name where the schema has names of the numbers (those of
-            folders of images).
-        label: The feature that holds the class; None for the one that was counted when the dataset
-            was written.
+        data: A path or an open dataset; see `shardwriter.open`.
+        target: The target share of each class, or ``"uniform"`` for equal shares. A class is given
+            by its label, or by its name if the schema has class names.
+        label: The feature that holds the class; None for the label in the manifest.
         counts: Records of each class; None for those in the manifest.
-        max_repeats: How often a record comes in a pass at most, on average. 1 only drops records.
+        max_repeats: Bound of the mean number of times a record is yielded in a pass; with 1,
+            records are only dropped.
 
     Raises:
-        OptionError: The manifest has no counts of that feature, or the target can not be had.
+        OptionError: The manifest has no counts of that feature, or the target is impossible.
     """
-    opened = opened_dataset(data)
-    told = opened.manifest.labels if opened.manifest is not None else None
+    opened = as_dataset(data)
+    labels = opened.manifest.labels if opened.manifest is not None else None
     if counts is None:
-        if told is None or label not in (None, told["feature"]):
-            there = f"; it has those of {told['feature']!r}" if told else ""
+        if labels is None or label not in (None, labels["feature"]):
+            there = f"; it has those of {labels['feature']!r}" if labels else ""
             raise OptionError(
                 f"the manifest has no counts of {'a label' if label is None else repr(label)}"
                 + there,
-                hint="write the dataset with --label NAME, or give counts={class: records}, which "
-                "`shard-stats --label NAME --json` finds out",
+                hint="write the dataset with --label NAME, or give counts={class: records}, as "
+                "counted by `shard-stats --label NAME --json`",
                 path=opened.path,
             )
-        label, counts = told["feature"], told["counts"]
+        label, counts = labels["feature"], labels["counts"]
     elif label is None:
-        label = told["feature"] if told else None
+        label = labels["feature"] if labels else None
     feature = opened.features.get(label or "")
     if label is None or feature is None:
-        raise OptionError(f"there is no feature {label!r}", hint="name the one that is the label")
+        raise OptionError(f"there is no feature {label!r}", hint="give label=FEATURE")
     if feature.type.kind == "float" or (feature.type.shape or ()) not in ((), (1,)):
         raise OptionError(
-            f"a record's {label!r} is no single integer or string, so it has no class of its own",
-            hint="resample by a feature with one label",
+            f"{label!r} is not a single integer or string per record, so it can not be a class",
+            hint="resample by a feature with one integer or string",
         )
     spelled = {_spelled(name): int(count) for name, count in counts.items()}
     if isinstance(target, Mapping) and feature.vocabulary is not None:
@@ -249,14 +245,14 @@ def class_mix(
 
 
 def _check_classes(plan: Resampling, feature: FeatureType) -> None:
-    """Refuse classes that are not to be found by how they are spelled: they would never come."""
+    """Raise on classes that match no record: their text is not that of a label."""
     for name in plan.copies:
         if feature.kind == "int64":
             if not re.fullmatch("-?[0-9]+", name):
                 raise OptionError(f"no record has {plan.label!r} = {name!r}: it is an integer")
         elif feature.dtype != "string" and "\\x" in name:
             raise OptionError(
-                f"{plan.label!r} = {name!r} is the spelling of bytes that are no text",
+                f"{plan.label!r} = {name!r} stands for bytes that are not text",
                 hint="resample by a label that is text or an integer",
             )
 
@@ -267,14 +263,14 @@ def plan_resampling(
     target: Target = "uniform",
     max_repeats: float = 1.0,
 ) -> Resampling:
-    """Plan how often records of each class come.
+    """Return how often records of each class are yielded.
 
     Args:
         label: Name of the feature.
-        counts: Records of each class that there are.
-        target: The share of each class that is wanted, in any unit: shares are divided by their
-            sum. Classes that are not named are dropped. ``"uniform"`` wants the same of all.
-        max_repeats: How often a record of any class comes in a pass at most, on average.
+        counts: Records of each class.
+        target: The target share of each class, in any unit: shares are divided by their sum.
+            Classes that are not named are dropped. ``"uniform"`` gives equal shares.
+        max_repeats: Bound of the mean number of times a record of any class is yielded in a pass.
 
     Raises:
         OptionError: Shares are negative or all 0, a class has no records, or ``max_repeats`` is not
@@ -285,7 +281,7 @@ def plan_resampling(
         raise OptionError(f"no record has a label {label!r}")
     shares = _shares(label, there, target)
     if not 0 < max_repeats < math.inf:
-        raise OptionError(f"max_repeats is {max_repeats}", hint="1 for no record twice in a pass")
+        raise OptionError(f"max_repeats is {max_repeats}", hint="give 1 to repeat no record")
     num_labelled = sum(there.values())
     ratios = {name: shares[name] * num_labelled / there[name] for name in shares}
     scale = min(1.0, max_repeats / max(ratios.values()))
@@ -316,7 +312,7 @@ def _shares(label: str, counts: Mapping[str, int], target: Target) -> dict[str, 
 
 
 def _spelled(name: Any) -> str:
-    """Spell a class as the manifest does; what was a bool is an int in an Example."""
+    """Return a class as the manifest spells it; a bool is stored as an int."""
     if isinstance(name, (bool, np.bool_)):
         return str(int(name))
     return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)

@@ -1,4 +1,4 @@
-"""Looking at records: a few of a dataset, in reading order, decoded."""
+"""`read_some`: a few decoded records of a dataset or file, in reading order, also if damaged."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _READ_BYTES: Final = 1 << 16  # of each open shard
 
 @dataclass(frozen=True)
 class ShownRecord:
-    """One record with its place.
+    """A decoded record and its location.
 
     Attributes:
         index: Its number in reading order.
         path: The shard.
         record_index: Its number in the shard.
-        payload_bytes: Its size.
+        payload_bytes: Size of the payload.
         kind: ``Example``, ``SequenceExample`` or ``other``.
-        features: Decoded features of an Example, or of the context of a SequenceExample. Arrays
-            that are stored as raw bytes are arrays again, where the manifest tells what they were.
+        features: Decoded features of an Example, or of the context of a SequenceExample. Raw bytes
+            are decoded to arrays if the manifest has their dtype.
         feature_lists: Decoded steps of a SequenceExample, by feature list.
     """
 
@@ -68,18 +68,18 @@ def read_some(
 ) -> Iterator[ShownRecord]:
     """Yield records ``start`` to ``start + count`` of a dataset or file, decoded.
 
-    A dataset of ours is read through its index; without one that can be used, and for sets of
-    others, shards are read from their beginning, one record of each in turn.
+    With a manifest and a usable index file, records are read directly; else shards are read from
+    their start, one record of each in turn.
 
     Args:
-        path: What means one shard set; see :func:`shardwriter.sources.shard_sets.find_shard_sets`.
-        start: The first record, counted from 0 in reading order.
-        count: How many.
-        notify: Told what is worth knowing, a line at a time.
+        path: The dataset or file; see `shardwriter.open`.
+        start: The first record, from 0, in reading order.
+        count: The number of records.
+        notify: Called with each note, a line of text.
 
     Raises:
-        OptionError: The path names nothing, or several datasets.
-        CorruptFile: A record on the way is damaged.
+        OptionError: The path matches nothing, or several datasets.
+        CorruptFile: A record is damaged, among those that are read.
         StorageError: A shard can not be read.
     """
     shard_set = find_one(path)
@@ -97,16 +97,16 @@ def read_some(
             kind = "other"
         for name in arrays.keys() & features.keys():
             if features[name] is not None:
-                with suppress(FeatureError):  # shown as the bytes that they are
+                with suppress(FeatureError):  # else they are shown as bytes
                     features[name] = np.atleast_1d(arrays[name].one(features[name]))
         yield ShownRecord(raw.number, raw.path, raw.place, len(raw.payload), kind, features, lists)
 
 
 def num_records(path: str) -> int:
-    """Return how many records a dataset or file has; without a whole dataset they are counted.
+    """Return the number of records of a dataset or file: the manifest's, or counted.
 
     Raises:
-        OptionError: The path names nothing, or several datasets.
+        OptionError: The path matches nothing, or several datasets.
         CorruptFile: A record is damaged.
         StorageError: A shard can not be read.
     """
@@ -143,16 +143,16 @@ def _select(
         index = open_index(shard_set.directory, manifest)
     except (ManifestError, StorageError) as error:
         notify(
-            f"the index can not be used ({error.message}), so the shards are read from their "
-            "beginning; `shardwriter index` makes it anew"
+            f"the index file can not be used ({error.message}), so shards are read from their "
+            "start; `shardwriter index` writes it again"
         )
-    yield from _by_law(shard_set, manifest, index, range(start, start + count))
+    yield from _assigned(shard_set, manifest, index, range(start, start + count))
 
 
-def _by_law(
+def _assigned(
     shard_set: ShardSet, manifest: Manifest, index: Index | None, wanted: range
 ) -> Iterator[_Raw]:
-    """Yield records from where the law has put them."""
+    """Yield records by their assigned shard and position."""
     places = AssignedLocations(manifest.num_shards, manifest.gaps, manifest.num_records)
     paths = [path for _, path in shard_set.shards]
     with closing(_Readers()) as readers:
@@ -169,36 +169,36 @@ def _by_law(
                 return cursors[shard].at(place)
 
         for record in wanted[: max(0, manifest.num_records - wanted.start)]:
-            shard, place = places.place(record)
+            shard, place = places.locate(record)
             yield _Raw(record, place, paths[shard], read(shard, place))
 
 
 def _in_turn(shard_set: ShardSet, start: int) -> Generator[_Raw, None, None]:
-    """Yield one record of each shard in turn, from record ``start`` on; shards may be uneven."""
+    """Yield one record of each shard in turn, from record ``start``; shards may be uneven."""
     with closing(_Readers()) as readers:
         live = [_Cursor(path, readers) for _, path in shard_set.shards]
         passed = 0
-        # Whole rounds in front of `start` are taken shard by shard: each is opened once for them.
+        # Whole rounds before `start` are skipped shard by shard, so that each is opened once.
         while live and (rounds := (start - passed) // len(live)):
             taken = [(cursor, cursor.skip(rounds)) for cursor in live]
             passed += sum(records for _, records in taken)
             live = [cursor for cursor, records in taken if records == rounds]
         while live:
-            going_on = []
+            still_live = []
             for cursor in live:
                 place = cursor.place
                 payload = cursor.next()
                 if payload is None:
                     continue
-                going_on.append(cursor)
+                still_live.append(cursor)
                 if passed >= start:
                     yield _Raw(passed, place, cursor.path, payload)
                 passed += 1
-            live = going_on
+            live = still_live
 
 
 class _Readers:
-    """Keeps no more shards open than the process may have; the one used longest ago is closed."""
+    """Open shards, as many as the process may open; the least recently used is closed."""
 
     def __init__(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -208,7 +208,7 @@ class _Readers:
         self._open: OrderedDict[str, Generator[bytes, None, None]] = OrderedDict()
 
     def of(self, cursor: _Cursor) -> Generator[bytes, None, None]:
-        """Return the open reader of a shard, opened again where it was closed."""
+        """Return the open reader of a shard, reopened if it was closed."""
         reader = self._open.get(cursor.path)
         if reader is not None:
             self._open.move_to_end(cursor.path)
@@ -225,18 +225,18 @@ class _Readers:
 
 
 class _Cursor:
-    """A place in a shard that is read from its beginning; the file may be closed in between.
+    """A position in a shard that is read from its start; the file may be closed in between.
 
     Attributes:
         path: The shard.
-        place: Records in front of the next one.
+        place: Number of records before the next one.
     """
 
     def __init__(self, path: str, readers: _Readers) -> None:
         self.path = path
         self.place = 0
         self._offset = 0  # of the next frame
-        self._plain = False  # until it was opened
+        self._plain = False  # not known before the file is opened
         self._readers = readers
 
     def next(self) -> bytes | None:
@@ -249,27 +249,27 @@ class _Cursor:
         return payload
 
     def skip(self, count: int) -> int:
-        """Go past up to ``count`` records and return how many there were."""
+        """Skip up to ``count`` records, and return how many there were."""
         before = self.place
         while self.place - before < count and self.next() is not None:
             pass
         return self.place - before
 
     def at(self, place: int) -> bytes:
-        """Return the record at a place that was not passed yet."""
+        """Return the record at a position not yet passed."""
         self.skip(place - self.place)
         payload = self.next()
         if payload is None:
             raise CorruptFile(
-                f"there are {self.place:,} records, and the manifest says more",
+                f"it has {self.place:,} records, and the manifest says more",
                 kind="record-count",
                 path=self.path,
-                hint="`shardwriter verify` says what is wrong with the shard",
+                hint="`shardwriter verify` shows what is wrong with the shard",
             )
         return payload
 
     def records(self) -> Generator[bytes, None, None]:
-        """Open the shard where this stands; only plain shards can be entered in the middle."""
+        """Yield the records from this position; compressed shards are read from their start."""
         if not self._plain:
             with open_stream(self.path) as stream:
                 self._plain = stream.compression == "none"
@@ -288,7 +288,7 @@ class _Cursor:
 
 
 class _Sips:
-    """A stream that is read in small pieces, as there may be many and few records are wanted."""
+    """A stream with small reads, since many shards are open and few records are needed."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream

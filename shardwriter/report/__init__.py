@@ -1,4 +1,9 @@
-"""Results for people: tables in a terminal and a page in a browser, made of JSON documents."""
+"""Output for people: tables in a terminal, and the HTML page of a report.
+
+Reports are rendered from their JSON documents alone: `terminal` and `tables` print that of
+``shard-stats``, `page` renders it as one HTML file. `written` prints the result of a write,
+`records` records and schemas, and `render` has the text formats that all of them share.
+"""
 
 from __future__ import annotations
 

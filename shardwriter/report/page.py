@@ -1,4 +1,9 @@
-"""The report as one HTML file: no network, no scripts, light and dark, and fit to print."""
+"""The report as one HTML file, without network access or scripts; light, dark and printable.
+
+`page_view` turns the JSON document into what the templates ``page.html`` and ``page_parts.html``
+fill in: selected, limited in size, and formatted as text. Charts are paths and rectangles in boxes
+of their own, which the page stretches.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +25,23 @@ from shardwriter.report.tables import (
     aftermath,
     drift_file,
     kind_text,
-    most_telling,
     named_labels,
     presence_text,
     range_texts,
     remedies,
+    select_shards,
     shape_text,
     shard_name,
     top_text,
 )
 from shardwriter.storage import storage_errors, storage_for
 
-# The geometry of the page's charts: numbers in, paths and rectangles out.
-#
-# All are drawn in a box of their own and stretched to their place by the page.
+# -- charts --------------------------------------------------------------------------------------
 
 _HEIGHT: Final = 100.0
 _MAX_HEAT_ROWS: Final = 12
 _MAX_HEAT_COLUMNS: Final = 48
-_LEVELS: Final = (2.0, 4.0, 8.0)  # standard deviations at which a cell takes on more colour
+_LEVELS: Final = (2.0, 4.0, 8.0)  # limits of a cell's colour levels, in standard deviations
 
 
 def strip_chart(
@@ -49,16 +52,16 @@ def strip_chart(
     what: str = "shard",
     max_columns: int = 400,
 ) -> dict[str, Any]:
-    """Return bars of all shards; where they are many each stands for a run of them.
+    """Return a bar chart of all shards; of many, each bar is a range of shards.
 
-    The dark part of a bar is the smallest of its run, the light part the largest.
+    The dark part of a bar is the smallest value of its range, the light part the largest.
 
     Args:
-        values: One of each shard.
-        is_bad: Whether a shard is damaged.
+        values: One value per shard.
+        is_bad: Whether each shard is damaged.
         unit: ``records`` or ``bytes``.
-        what: What a value is of.
-        max_columns: How many bars there may be.
+        what: What each value belongs to.
+        max_columns: The most bars.
     """
     count, most = len(values), max(values, default=0)
     mean = sum(values) / count if count else 0.0
@@ -98,7 +101,7 @@ def _bar(column: int, width: float, height: float) -> str:
 
 
 def rank_bars(values: Sequence[int], max_columns: int) -> dict[str, Any] | None:
-    """Return small bars of what each rank gets; None where there is nothing to compare."""
+    """Return a small bar chart of the ranks' samples; None for less than two ranks."""
     if len(values) < 2:
         return None
     return strip_chart(
@@ -115,7 +118,7 @@ def box_chart(quantiles: Mapping[str, Any] | None) -> dict[str, float] | None:
     if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in values):
         return None
     numbers = [float(value) for value in values if value is not None]
-    # Halved, as the span of two finite numbers may be none.
+    # Halved, since the span of two finite numbers may overflow.
     low, span = numbers[0] / 2, numbers[-1] / 2 - numbers[0] / 2
     if span <= 0:
         return None
@@ -124,10 +127,10 @@ def box_chart(quantiles: Mapping[str, Any] | None) -> dict[str, float] | None:
 
 
 def heat_chart(labels: Mapping[str, Any], *, num_shards: int) -> dict[str, Any] | None:
-    """Return how far each shard's mix is from that of all, for the most frequent labels.
+    """Return a heat map of how each shard's label mix differs, for the most frequent labels.
 
-    A cell's level is the distance from the expected count in standard deviations, so that a shard
-    with few records does not look worse than it is. Many shards are put together.
+    A cell's level is its distance from the expected count in standard deviations, so that small
+    shards do not stand out. Of many shards, each column is a range.
     """
     shards, counts = labels.get("shards") or {}, labels.get("counts") or {}
     if num_shards < 2 or len(counts) < 2 or not shards:
@@ -158,13 +161,13 @@ def heat_chart(labels: Mapping[str, Any], *, num_shards: int) -> dict[str, Any] 
 
 
 def _level(found: int, expected: float) -> int:
-    """Return -3 to 3: far fewer than expected to far more."""
+    """Return -3 (far fewer than expected) to 3 (far more)."""
     distance = (found - expected) / math.sqrt(max(expected, 1.0))
     level = sum(abs(distance) > limit for limit in _LEVELS)
     return level if distance > 0 else -level
 
 
-# What the page shows of one shard set: its shards, labels, features and how training splits it.
+# -- one shard set -------------------------------------------------------------------------------
 
 _MAX_SHARDS: Final = 50
 _MAX_LABELS: Final = 20
@@ -179,7 +182,7 @@ View = dict[str, Any]
 
 
 def cut(entries: Sequence[Any], limit: int) -> View:
-    """Return the first entries, and how many more there are."""
+    """Return the first entries, and the number of further ones."""
     return {"shown": list(entries[:limit]), "more": max(0, len(entries) - limit)}
 
 
@@ -189,20 +192,20 @@ def set_view(
     damaged: Collection[str],
     num_sets: int = 1,
 ) -> View:
-    """Return what the template fills in for a set.
+    """Return the template's values for a set.
 
     Args:
         shard_set: The report's entry.
         shards: The report's entries of its shards.
         damaged: Paths of files with a defect.
-        num_sets: How many sets the page has room for; of several each gets less of it.
+        num_sets: Number of sets on the page; the limits of rows are divided by it.
     """
 
     def room(limit: int) -> int:
         return max(_MIN_ROWS, limit // num_sets)
 
     num_shown = room(_MAX_SHARDS)
-    shown = most_telling(shards, damaged, num_shown, num_each=num_shown * 2 // 5)
+    shown = select_shards(shards, damaged, num_shown, num_each=num_shown * 2 // 5)
     labels = named_labels(shard_set)
     return {
         "files": shard_set.get("files", ""),
@@ -251,29 +254,29 @@ def _facts(shard_set: Mapping[str, Any]) -> list[str]:
     if packed:
         facts.append(", ".join(shard_set["compressions"]))
     kinds = shard_set.get("kinds") or {}
-    told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
-    if told:
-        facts.append(told + (" in a sample" if shard_set.get("kinds_sampled") else ""))
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
+    if counts:
+        facts.append(counts + (" in a sample" if shard_set.get("kinds_sampled") else ""))
     return facts
 
 
 def _balance_view(balance: Mapping[str, Any]) -> list[View]:
     rows = []
     for what in ("records", "bytes"):
-        told = balance.get(what)
-        if not told:
+        spread = balance.get(what)
+        if not spread:
             continue
         text = bytes_text if what == "bytes" else number_text
         rows.append(
             {
                 "what": what,
-                "min": text(told["min"]),
-                "mean": text(told["mean"]),
-                "max": text(told["max"]),
-                "std": text(told["std"]),
+                "min": text(spread["min"]),
+                "mean": text(spread["mean"]),
+                "max": text(spread["max"]),
+                "std": text(spread["std"]),
                 "cv": number_text(balance.get(f"{what}_cv")),
-                "largest": os.path.basename(told["largest"] or ""),
-                "smallest": os.path.basename(told["smallest"] or ""),
+                "largest": os.path.basename(spread["largest"] or ""),
+                "smallest": os.path.basename(spread["smallest"] or ""),
             }
         )
     return rows
@@ -424,19 +427,19 @@ def _between(policy: Mapping[str, Any], what: str) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-# What the page shows of a report: chosen, cut to size and put into words, without any markup.
+# -- the whole report ----------------------------------------------------------------------------
 
 _MAX_SETS: Final = 12
 _MAX_DEFECTS: Final = 200
 _MAX_NOTES: Final = 100
 _MAX_PICTURES: Final = 24
 _MAX_PICTURE_BYTES: Final = 200_000
-_MAX_PICTURES_BYTES: Final = 500_000  # of all; a third more as text
+_MAX_PICTURES_BYTES: Final = 500_000  # of all together, before base64
 _TINY_PIXELS: Final = 96
 
 
 def page_view(report: Mapping[str, Any], samples: Sequence[Sample] = ()) -> View:
-    """Return what the template fills in."""
+    """Return the template's values for a report."""
     sets = report.get("sets") or [{"balance": report["balance"]}]
     shards: list[list[Mapping[str, Any]]] = [[] for _ in sets]
     for shard in report["shards"]:
@@ -478,15 +481,15 @@ def _status(num_defects: int, num_failed: int) -> str:
 
 
 def _figures(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the key figures: name, value, and a word on it."""
+    """Return the key figures: name, value, and a remark."""
     sizes, balance = report["record_bytes"], report["balance"]
-    proven = {"crc": "every CRC proven", "length": "framing proven", "none": "nothing proven"}
+    checked = {"crc": "all CRCs match", "length": "framing checked", "none": "not checked"}
     if report["num_defects"]:
-        proven = dict.fromkeys(proven, "that can be read; see Defects")
+        checked = dict.fromkeys(checked, "readable; see Defects")
     spread = f"{bytes_text(sizes['min'])} to {bytes_text(sizes['max'])}"
     even = f"bytes {balance['bytes_max_over_mean']:.2f}"
     return [
-        ("Records", f"{report['num_records']:,}", proven.get(report["check"], "")),
+        ("Records", f"{report['num_records']:,}", checked.get(report["check"], "")),
         ("Shards", f"{report['num_shards']:,}", f"{bytes_text(report['file_bytes'])} in files"),
         ("Payload", bytes_text(report["payload_bytes"]), "without framing and compression"),
         ("Record", bytes_text(sizes["mean"]), spread if sizes["min"] is not None else ""),
@@ -594,12 +597,12 @@ _POLICY = (
 def write_page(
     report: Mapping[str, Any], path: str | os.PathLike[str], *, samples: Sequence[Sample] = ()
 ) -> None:
-    """Write the report as a page; the file appears whole, and replaces one that is there.
+    """Write a report as an HTML page; the file is replaced atomically.
 
     Args:
-        report: The JSON document; sections that it lacks are left out.
+        report: The JSON document; missing sections are left out.
         path: The file, or a URL.
-        samples: Pictures to show, as many of them as a page should hold.
+        samples: Images to show, up to the limits of the page.
 
     Raises:
         StorageError: The file can not be written.
@@ -621,15 +624,15 @@ def write_page(
                 file.close()
             if working != path:
                 storage.publish(working, path)
-        except BaseException:  # Ctrl-C too: no half of a page
+        except BaseException:  # also on Ctrl-C: leave no truncated page
             if working != path:
                 storage.delete(working)
             raise
 
 
 def page_html(report: Mapping[str, Any], samples: Sequence[Sample] = ()) -> str:
-    """Return the page."""
-    # Nobody who wants no page should wait for it.
+    """Return the HTML page of a report."""
+    # Imported here, since most commands need no page.
     from jinja2 import DictLoader, Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -659,14 +662,14 @@ def page_html(report: Mapping[str, Any], samples: Sequence[Sample] = ()) -> str:
 
 
 def _breakable(name: str) -> Any:
-    """Return a name that may break behind its separators, and not inside of a word."""
+    """Return a name as HTML that may be wrapped after its separators only."""
     from markupsafe import Markup, escape
 
     return Markup("<wbr>").join(escape(part) for part in re.split(r"(?<=[/._-])", clean(name)))
 
 
 def _code(text: str) -> Any:
-    """Return a sentence with what stands between backticks as code."""
+    """Return a sentence as HTML, with text in backticks as code."""
     from markupsafe import Markup, escape
 
     parts = [escape(clean(part)) for part in text.split("`")]

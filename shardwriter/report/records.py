@@ -1,4 +1,4 @@
-"""What a record looks like: as a table for people, as JSON for programs."""
+"""Records and schemas as tables, and a record as JSON."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ from shardwriter.reading import KnownSchema, ShownRecord
 from shardwriter.report.render import bytes_text, make_console, max_cells, plural, shorten
 from shardwriter.schema import FeatureSummary
 
-# The features of a dataset as a table for people.
-
 _MAX_CLASSES: Final = 4
 _CLASS_CELLS: Final = 14
 
 
 def print_schema(known: KnownSchema) -> None:
-    """Print a row for each feature: all of them, as ``--json`` has them.
+    """Print a table with a row for each feature.
 
-    Of SequenceExamples these are the features of the context, then the feature lists as ``NAME[]``,
-    whose types are those of a step.
+    For SequenceExamples these are the features of the context, then the feature lists as
+    ``NAME[]``, with the types of a step.
     """
     lists = known.feature_lists or {}
-    told = {feature_spelling(name): known.features[name] for name in sorted(known.features)}
-    told |= {list_spelling(name): lists[name] for name in sorted(lists)}
+    summaries = {feature_spelling(name): known.features[name] for name in sorted(known.features)}
+    summaries |= {list_spelling(name): lists[name] for name in sorted(lists)}
     console = make_console()
     table = Table(box=None, pad_edge=False)
     table.add_column("feature", overflow="fold")
@@ -36,11 +34,11 @@ def print_schema(known: KnownSchema) -> None:
     table.add_column("encoding")
     for name in ("present", "unset"):
         table.add_column(name, justify="right")
-    has_classes = any(summary.vocabulary for summary in told.values())
+    has_classes = any(summary.vocabulary for summary in summaries.values())
     class_cells = max_cells(console, _CLASS_CELLS)
     if has_classes:
         table.add_column("classes", overflow="fold")
-    for name, summary in told.items():
+    for name, summary in summaries.items():
         row = [
             clean(name),
             _type_text(summary),
@@ -52,7 +50,7 @@ def print_schema(known: KnownSchema) -> None:
         if has_classes:
             row.append(_classes_text(summary.vocabulary or [], class_cells))
         table.add_row(*map(Text, row))
-    if told:
+    if summaries:
         console.print(table)
     found = plural(len(known.features), "feature")
     if known.feature_lists is not None:
@@ -81,9 +79,9 @@ def _encoding_text(summary: FeatureSummary) -> str:
 def _classes_text(names: list[str], num_cells: int) -> str:
     if not names:
         return ""
-    some = ", ".join(shorten(name, num_cells) for name in names[:_MAX_CLASSES])
+    first = ", ".join(shorten(name, num_cells) for name in names[:_MAX_CLASSES])
     more = ", ..." if len(names) > _MAX_CLASSES else ""
-    return f"{len(names):,}: {some}{more}"
+    return f"{len(names):,}: {first}{more}"
 
 
 _MAX_VALUES: Final = 8
@@ -102,9 +100,9 @@ def print_record(record: ShownRecord) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 1))
     is_sequence = record.kind == "SequenceExample"
     for name in sorted(record.features):
-        told = feature_spelling(name) if is_sequence else name
+        spelling = feature_spelling(name) if is_sequence else name
         kind, text = _value_text(record.features[name])
-        table.add_row(Text(clean(told)), kind, Text(text))
+        table.add_row(Text(clean(spelling)), kind, Text(text))
     for name in sorted(record.feature_lists):
         steps = record.feature_lists[name]
         for number, step in enumerate(steps[:_MAX_VALUES]):
@@ -116,14 +114,14 @@ def print_record(record: ShownRecord) -> None:
 
 
 def _value_text(value: Any) -> tuple[str, str]:
-    """Return what kind of value it is, with its size, and its beginning."""
+    """Return a value's kind with its size, and its first elements."""
     if value is None:
         return "unset", ""
     if isinstance(value, np.ndarray):
-        # A list of an Example has one of two types; other arrays were raw bytes.
+        # Lists of an Example are int64 or float32; other arrays were stored as raw bytes.
         kind = {"int64": "int64", "float32": "float"}.get(value.dtype.name, value.dtype.name)
         count, sizes = value.size, ",".join(map(str, value.shape))
-        parts = [str(v) for v in value.reshape(-1)[:_MAX_VALUES]]  # as many digits as it holds
+        parts = [str(v) for v in value.reshape(-1)[:_MAX_VALUES]]  # str, for all significant digits
     else:
         kind, count, sizes = "bytes", len(value), str(len(value))
         parts = [_bytes_value(v) for v in value[:_MAX_VALUES]]
@@ -147,7 +145,7 @@ def _bytes_value(value: bytes) -> str:
 
 
 def record_json(record: ShownRecord) -> dict[str, Any]:
-    """Return a record as JSON; bytes that are no UTF-8 text become ``{"base64": ...}``.
+    """Return a record as JSON; bytes that are not UTF-8 text become ``{"base64": ...}``.
 
     ``features`` of a SequenceExample are those of its context.
     """
@@ -176,7 +174,7 @@ def _json_value(value: Any) -> Any:
 def _json_numbers(value: Any) -> Any:
     if isinstance(value, list):
         return [_json_numbers(v) for v in value]
-    # JSON has no NaN or infinity, and no complex numbers: they travel as text.
+    # JSON has no NaN, infinity or complex numbers: they become text.
     return value if np.isfinite(value) and not isinstance(value, complex) else str(value)
 
 

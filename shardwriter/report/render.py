@@ -1,4 +1,4 @@
-"""How anything looks in a terminal: sizes, numbers and shares, names that fit, the console."""
+"""Text formats that all tables share: sizes, numbers, shares, shortened names, the console."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ _PIPE_CELLS: Final = 1_000_000  # wider than any line
 
 
 def make_console(*, soft_wrap: bool = True) -> Console:
-    """Return the console of stdout, which prints texts as they are.
+    """Return a console for stdout, without markup.
 
-    In a pipe or a file lines are as long as they need be, so that ``grep`` finds what is there.
+    In a pipe or a file lines are not wrapped or cut, so that ``grep`` finds whole names.
     """
-    # highlight off: rich would colour every number it finds.
-    # Markup off: a path may hold what rich would take for it.
+    # Highlighting would colour every number; a path may contain text that looks like markup.
     console = Console(highlight=False, soft_wrap=soft_wrap, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPE_CELLS
@@ -33,23 +32,23 @@ def make_console(*, soft_wrap: bool = True) -> Console:
 
 
 def max_cells(console: Console, on_terminal: int) -> int:
-    """Return how many cells a name may take: no limit off a terminal."""
+    """Return the width limit of a name in cells; practically none if not on a terminal."""
     return on_terminal if console.is_terminal else _PIPE_CELLS
 
 
 def number_text(value: Any) -> str:
-    """Return a number of a report in few digits: ``12``, ``0.1307``, ``3.4e+38``, ``nan``."""
+    """Return a number of a report with 4 digits: ``12``, ``0.1307``, ``3.4e+38``, ``nan``."""
     if value is None:
         return "-"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return clean(str(value))  # "nan" and "inf", which JSON has no numbers for
+        return clean(str(value))  # "nan" and "inf" are text in JSON
     if isinstance(value, int) and abs(value) < 10_000_000:
         return f"{value:,}"
     return f"{value:.4g}"
 
 
 def share_text(share: float | None) -> str:
-    """Return a share in percent, in which only all is 100 and only none is 0."""
+    """Return a share in percent; only exactly 1 is 100% and only exactly 0 is 0%."""
     if share is None:
         return "-"
     percent = 100 * share
@@ -61,9 +60,9 @@ def share_text(share: float | None) -> str:
 
 
 def shorten(text: str, num_cells: int) -> str:
-    """Return a cleaned text that takes no more cells of a line: its middle goes first.
+    """Return a cleaned text, shortened in the middle to at most ``num_cells`` cells.
 
-    Names of one kind differ at both ends.
+    The ends stay, since similar names differ at the ends.
     """
     text = clean(text)
     if cell_len(text) <= num_cells:
@@ -79,7 +78,7 @@ def shorten(text: str, num_cells: int) -> str:
 
 
 def print_pairs(console: Console, rows: Sequence[tuple[str, str | Text]]) -> None:
-    """Print names with what they have, in two columns; strings are cleaned."""
+    """Print pairs of a name and a value in two columns; strings are cleaned."""
     grid = Table.grid(padding=(0, 2))
     for name, value in rows:
         grid.add_row(

@@ -1,4 +1,8 @@
-"""The tables of one shard set: its shards, how even they are, its labels and their order."""
+"""The tables of a report: shards, balance, labels, features, drift, and the training plan.
+
+Also `remedies`, which maps kinds of defects to what to do about them. `shardwriter.report.page`
+uses the texts of the cells, too.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from shardwriter.report.render import (
     shorten,
 )
 
-# The table of a set's features, and what differs between its shards.
+# -- features and drift --------------------------------------------------------------------------
 
 _MAX_FEATURES: Final = 60
 _MAX_DRIFT: Final = 20
@@ -34,12 +38,12 @@ Feature = Mapping[str, Any]
 def print_features(
     console: Console, features: Mapping[str, Feature], num_records: int | None
 ) -> None:
-    """Print the features: their types, and what ``--features`` has found of their values.
+    """Print the table of features: types, and statistics of values if the report has them.
 
     Args:
-        console: Where to print.
+        console: The console to print on.
         features: The report's entries, by name.
-        num_records: Of the set, where an entry does not tell; None where nothing does.
+        num_records: Records of the set, for entries without that number; None if unknown.
     """
     if not features:
         return
@@ -76,7 +80,7 @@ def print_features(
 
 
 def kind_text(feature: Feature) -> str:
-    """Return what a feature's values are: ``int64``, ``jpeg``, ``uint8 raw``, or all it was."""
+    """Return a feature's type: ``int64``, ``jpeg``, ``uint8 raw``, or all kinds if they differ."""
     kinds = feature.get("kinds") or {}
     if len(kinds) > 1:
         return clean("/".join(sorted(kinds)))
@@ -93,7 +97,7 @@ def kind_text(feature: Feature) -> str:
 
 
 def shape_text(feature: Feature) -> str:
-    """Return the shape, an image's height x width in pixels, or how many values a record has."""
+    """Return the shape, an image's height x width in pixels, or the number of values."""
     images = feature.get("images")
     if images and images.get("width"):
         return f"{_span(images['height'])} x {_span(images['width'])}"
@@ -111,7 +115,7 @@ def _span(sizes: Mapping[str, Any]) -> str:
 
 
 def presence_text(feature: Feature, num_records: int | None) -> str:
-    """Return in how many records a feature is: a share where their number is known."""
+    """Return the share of records with a value, or their number if the total is unknown."""
     present, total = feature.get("present"), feature.get("num_records", num_records)
     if present is None:
         return "-"
@@ -120,7 +124,7 @@ def presence_text(feature: Feature, num_records: int | None) -> str:
 
 
 def range_texts(feature: Feature) -> tuple[str, str, str]:
-    """Return the smallest, the largest and the mean value; of bytes those of their sizes."""
+    """Return the smallest, the largest and the mean value; for bytes of their sizes."""
     numbers, sizes = feature.get("numbers"), feature.get("value_bytes")
     if numbers:
         texts = [number_text(numbers.get(key)) for key in ("min", "max", "mean")]
@@ -132,7 +136,7 @@ def range_texts(feature: Feature) -> tuple[str, str, str]:
 
 
 def values_text(feature: Feature, value_cells: int) -> str:
-    """Return how many values differ, which is the most frequent, and what numbers are none."""
+    """Return the number of distinct values, the most frequent one, and counts of NaN and inf."""
     parts = []
     distinct = feature.get("distinct")
     if distinct:
@@ -152,7 +156,7 @@ def values_text(feature: Feature, value_cells: int) -> str:
 
 
 def top_text(value: Any, num_cells: int) -> str:
-    """Return one value of a feature, no longer than that."""
+    """Return a value of a feature as text of at most ``num_cells`` cells."""
     if isinstance(value, Mapping):
         return shorten(f"0x{_hex(value.get('base64', ''))}", num_cells)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -167,7 +171,7 @@ def _hex(encoded: str) -> str:
 
 
 def print_drift(console: Console, drift: Sequence[Mapping[str, Any]]) -> None:
-    """Print in what shards differ from the others."""
+    """Print the table of shards that differ from the others."""
     if not drift:
         return
     cells = max(10, min(max_cells(console, 36), (console.width - 30) // 4))
@@ -196,11 +200,11 @@ def _drift_shard(entry: Mapping[str, Any], num_cells: int) -> str:
 
 
 def drift_file(entry: Mapping[str, Any]) -> str:
-    """Return the file that differs, as a table names it."""
+    """Return the name of the file that differs."""
     return os.path.basename(entry.get("path") or "")
 
 
-# The training plan in a terminal: a line for each policy, within 80 columns.
+# -- training plan -------------------------------------------------------------------------------
 
 _STYLES: Final = {
     "ok": "green",
@@ -209,7 +213,7 @@ _STYLES: Final = {
     "hangs": "bold red",
     "error": "red",
 }
-_TOLD: Final = ("hangs", "error", "loses")
+_WITH_REMEDY: Final = ("hangs", "error", "loses")
 _MAX_REMEDIES: Final = 8
 
 
@@ -219,9 +223,9 @@ def print_plan(
     """Print the report's ``plan``; the verdict is the last line.
 
     Args:
-        plan: The document.
-        all_policies: Show all policies that it has; else the likely ones.
-        console: Where to print; stdout.
+        plan: The report's entry.
+        all_policies: List all its policies; else the likely ones.
+        console: The console to print on; None for stdout.
     """
     console = console or make_console()
     for line in plan_lines(plan):
@@ -231,7 +235,7 @@ def print_plan(
         console.print(plan_table(shown))
     num_all = len(plan["policies"])
     if len(shown) < num_all:
-        which = f"{len(shown)} of {num_all} policies: what most training uses"
+        which = f"{len(shown)} of {num_all} policies, the most used ones"
         console.print(Text(f"{which}; --policy all shows all", style="dim"))
     for line in remedy_lines(shown):
         console.print(line)
@@ -241,7 +245,7 @@ def print_plan(
 
 
 def plan_lines(plan: Mapping[str, Any]) -> list[Text]:
-    """Return what is planned for, and sizes where they are known."""
+    """Return the inputs of the plan, and sizes if they are known."""
     least, most = plan["records_per_shard_min"], plan["records_per_shard_max"]
     each = f"{most:,}" if least == most else f"{least:,}-{most:,}"
     workers = plan["loader_workers"]
@@ -257,8 +261,8 @@ def plan_lines(plan: Mapping[str, Any]) -> list[Text]:
         lines.append(
             Text(
                 f"{bytes_text(sizes['total_bytes'])} in all, "
-                f"{bytes_text(sizes['shard_bytes_max'])} a shard, "
-                f"{bytes_text(sizes['rank_bytes'])} a rank; @auto would make "
+                f"{bytes_text(sizes['shard_bytes_max'])} per shard, "
+                f"{bytes_text(sizes['rank_bytes'])} per rank; @auto gives "
                 f"{sizes['auto_num_shards']:,} shards of {bytes_text(sizes['auto_shard_bytes'])}"
             )
         )
@@ -266,7 +270,7 @@ def plan_lines(plan: Mapping[str, Any]) -> list[Text]:
 
 
 def plan_table(policies: Sequence[Mapping[str, Any]]) -> Table:
-    """Return policies as a table: what ranks get, and what is lost or seen twice."""
+    """Return the table of policies: samples and steps of ranks, lost and repeated records."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("policy", no_wrap=True)
     for column in ("samples", "steps", "idle", "lost", "twice", "pads"):
@@ -292,8 +296,8 @@ def plan_table(policies: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def remedy_lines(policies: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """Return what to do about the policies that hang, refuse or lose records."""
-    bad = [p for p in policies if p["verdict"] in _TOLD and p["remedy"]]
+    """Return the remedies of policies that hang, fail or lose records."""
+    bad = [p for p in policies if p["verdict"] in _WITH_REMEDY and p["remedy"]]
     by_remedy: dict[str, list[str]] = {}
     for policy in bad:
         by_remedy.setdefault(policy["remedy"], []).append(
@@ -309,7 +313,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _samples_span(least: int, most: int, num_cells: int) -> str:
-    """Return ``26-52``; ``1600000 +1`` where that is too long for so many cells."""
+    """Return ``26-52``, or ``1600000 +1`` if that has more than ``num_cells`` cells."""
     if least == most:
         return _number(most, num_cells)
     text = f"{least}-{most}"
@@ -321,7 +325,7 @@ def _samples_span(least: int, most: int, num_cells: int) -> str:
 
 
 def _number(number: int | None, num_cells: int = 5) -> str:
-    """Return a number in at most so many cells; ``?`` for one that chance decides."""
+    """Return a number in at most ``num_cells`` cells; ``?`` for a random one (None)."""
     if number is None:
         return "?"
     text = str(number)
@@ -333,46 +337,47 @@ def _number(number: int | None, num_cells: int = 5) -> str:
     return text
 
 
-# What to do about each kind of defect, in a sentence.
+# -- defects and their remedies ------------------------------------------------------------------
 
 _BROKEN: Final = (
-    "`shardwriter repair PATH OUT` keeps every good record; of a dataset with a manifest, "
-    "--source SOURCE makes the shard anew"
+    "`shardwriter repair PATH OUT` keeps every good record; for a dataset with a manifest, "
+    "--source SOURCE writes the shard again"
 )
 _NO_RECORDS: Final = (
     "nothing in this file is a TFRecord: give the shards of a dataset; `shardwriter write FILE "
-    "OUT@N` makes shards of other data"
+    "OUT@N` writes other data as shards"
 )
 _NOT_THE_WRITTEN: Final = (
-    "copy the shard again from where it was written; of a dataset with a manifest, `shardwriter "
-    "repair PATH OUT --source SOURCE` makes it anew"
+    "copy the shard again from its original location; for a dataset with a manifest, `shardwriter "
+    "repair PATH OUT --source SOURCE` writes it again"
 )
-_INDEX: Final = "`shardwriter index PATH` makes the index anew"
+_INDEX: Final = "`shardwriter index PATH` writes the index file again"
 _TABLE: Final = (
-    "make the table of offsets anew: `shardwriter index PATH --idx` for a whole set of plain "
+    "write the .idx files again: `shardwriter index PATH --idx` for a complete set of uncompressed "
     "shards, else DALI's tfrecord2idx"
 )
-_METADATA: Final = "write the metadata anew with tfds.folder_dataset.write_metadata"
+_METADATA: Final = "write the metadata again with tfds.folder_dataset.write_metadata"
 _COUNT: Final = (
-    "copy the shard again from where it was written; if it is right, make anew what tells otherwise"
+    "copy the shard again from its original location; if the shard is right, write the file with "
+    "the other count again"
 )
 _REMEDIES: Final = {
-    "torn-tail": "`shardwriter repair PATH OUT` copies the records without the zeros behind them",
-    "no-crc": "the writer left the checksums out: nothing proves these records; `shardwriter "
-    "repair PATH OUT --trust-no-crc` copies them with checksums, where no manifest or index "
-    "speaks of them",
-    "unmasked-crc": "the writer forgot the mask of the checksums: mend it there; `shardwriter "
-    "repair PATH OUT` copies these records with right ones",
-    "misnamed": "rename the file, so that its name says what is in it",
+    "torn-tail": "`shardwriter repair PATH OUT` copies the records without the zeros after them",
+    "no-crc": "the writer left out the checksums, so these records can not be verified; "
+    "`shardwriter repair PATH OUT --trust-no-crc` copies them with checksums, if they are in no "
+    "manifest or index",
+    "unmasked-crc": "the writer did not mask the checksums: fix the writer; `shardwriter repair "
+    "PATH OUT` copies these records with correct checksums",
+    "misnamed": "rename the file, so that its name matches its content",
     "missing-shard": _NOT_THE_WRITTEN,
     "record-count": _NOT_THE_WRITTEN,
     "other-content": _NOT_THE_WRITTEN,
     "other-compression": _NOT_THE_WRITTEN,
     "other-size": _NOT_THE_WRITTEN,
     "other-bytes": _NOT_THE_WRITTEN,
-    "stale-generation": "delete the shards of the run that is not wanted, or readers that take all "
-    "files of the folder will mix both",
-    "beyond-last": "rename the shards so that they are counted from 0",
+    "stale-generation": "delete the shards of the older run: readers that read all files of the "
+    "folder mix both",
+    "beyond-last": "rename the shards so that their numbers start at 0",
     "index": _INDEX,
     "index-broken": _INDEX,
     "index-count": _COUNT,
@@ -383,17 +388,17 @@ _REMEDIES: Final = {
     "tfds-broken": _METADATA,
     "tfds-count": _COUNT,
     "tfds-name": _METADATA,
-    "tfds-compression": "TFDS reads plain shards only: write them anew with --compression none",
+    "tfds-compression": "TFDS reads only uncompressed shards: write them with --compression none",
 }
 
 
 def remedy(kind: str) -> str:
-    """Return what to do about a defect."""
+    """Return the remedy of a kind of defect."""
     return _REMEDIES.get(kind, _BROKEN)
 
 
 def remedies(defects: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return what to do, each with the kinds of defect that it is for, in order."""
+    """Return the remedies of defects, each with the kinds it is for, in order of the defects."""
     found: dict[str, list[str]] = {}
     for defect in defects:
         what = _NO_RECORDS if _is_of_no_records(defect) else remedy(defect["kind"])
@@ -404,7 +409,7 @@ def remedies(defects: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _is_of_no_records(defect: Mapping[str, Any]) -> bool:
-    """Tell whether a file that no dataset claims has no good record from its first byte on."""
+    """Return whether a file that belongs to no dataset has no intact record at all."""
     return (
         defect["kind"] == "length-crc"
         and defect["offset"] == 0
@@ -414,34 +419,37 @@ def _is_of_no_records(defect: Mapping[str, Any]) -> bool:
 
 
 def aftermath(defect: Mapping[str, Any]) -> str:
-    """Say what is lost with a defect, and where good records begin again; "" if nothing tells."""
+    """Return what is lost, and where intact records begin again; "" if that is not known."""
     if _is_of_no_records(defect):
         return "no record was found in it"
-    told = []
+    parts = []
     behind = defect.get("num_recoverable")
     if defect["kind"] == "unmasked-crc":
-        return f"readers refuse {behind:,} of them, which `shardwriter repair` keeps"
+        return f"readers refuse {behind:,} records with them, which `shardwriter repair` keeps"
     if "num_lost" in defect:
         lost = defect["num_lost"]
         if lost is None:
-            told.append("how many records are lost is not known")
+            parts.append("an unknown number of records lost")
         elif lost:
-            told.append(f"{lost:,} record{'s' * (lost != 1)} lost")
+            parts.append(f"{lost:,} record{'s' * (lost != 1)} lost")
     if defect.get("resync_offset") is not None:
-        told.append(f"good again at byte {defect['resync_offset']:,}")
+        parts.append(f"good again at byte {defect['resync_offset']:,}")
     if behind:
-        told.append(
-            f"{behind:,} good record{'s' * (behind != 1)} behind it, which only "
-            "`shardwriter repair` brings back"
+        parts.append(
+            f"{behind:,} good record{'s' * (behind != 1)} after it, which only "
+            "`shardwriter repair` recovers"
         )
-    return "; ".join(told)
+    return "; ".join(parts)
+
+
+# -- shards, balance and labels ------------------------------------------------------------------
 
 
 _MAX_ROWS: Final = 24
 _MAX_LABELS: Final = 10
 _MAX_DEVIATING: Final = 8
 _NARROW: Final = 80
-_EVEN: Final = 1.02  # largest over mean shard; nobody asks which is the largest below it
+_EVEN: Final = 1.02  # largest over mean shard; below it the largest shard is not named
 
 Shard = Mapping[str, Any]
 
@@ -452,14 +460,14 @@ def print_shards(
     """Print the table of shards.
 
     Args:
-        console: Where to print.
+        console: The console to print on.
         shards: The report's entries of this set.
         damaged: Paths of files with a defect.
-        all_shards: Show every shard; else the smallest, the largest and the damaged of many.
+        all_shards: List every shard; else the smallest, the largest and the damaged of many.
     """
     if not shards:
         return
-    shown = list(shards) if all_shards else most_telling(shards, damaged, _MAX_ROWS, num_each=4)
+    shown = list(shards) if all_shards else select_shards(shards, damaged, _MAX_ROWS, num_each=4)
     wide = console.width - _NARROW
     name_cells = max(16, min(max_cells(console, 48), 16 + wide // 2))
     names = [shorten(shard_name(shard), name_cells) for shard in shown]
@@ -495,7 +503,7 @@ def print_shards(
         console.print(Text(f"{which}; --all-shards shows all", style="dim"))
 
 
-def most_telling(
+def select_shards(
     shards: Sequence[Shard], damaged: Collection[str], limit: int, *, num_each: int
 ) -> list[Shard]:
     """Return the smallest, the largest and the damaged shards of many, in order; or all of few.
@@ -503,8 +511,8 @@ def most_telling(
     Args:
         shards: The report's entries of one set.
         damaged: Paths of files with a defect.
-        limit: How many to return at most.
-        num_each: How many of the smallest, and how many of the largest.
+        limit: The most shards to return.
+        num_each: Number of the smallest, and of the largest.
     """
     if len(shards) <= limit:
         return list(shards)
@@ -515,13 +523,13 @@ def most_telling(
 
 
 def shard_name(shard: Shard) -> str:
-    """Return a shard's index, or its file's name where that has none."""
+    """Return a shard's number, or the name of its file without one."""
     index = shard.get("shard_index")
     return os.path.basename(shard["path"]) if index is None else f"{index}"
 
 
 def print_facts(console: Console, shard_set: Mapping[str, Any], num_files: int) -> None:
-    """Print in a few lines how even the shards are, what is in them, and in which order."""
+    """Print a few lines on the balance of the shards, kinds of records, labels and order."""
     rows: list[tuple[str, str | Text]] = []
     if num_files > 1 and shard_set.get("balance"):
         rows.extend(_balance_rows(shard_set["balance"], max(24, console.width - 40)))
@@ -532,8 +540,8 @@ def print_facts(console: Console, shard_set: Mapping[str, Any], num_files: int) 
     if kinds:
         sampled = " (of the first records of each file)" if shard_set.get("kinds_sampled") else ""
         most = sorted(kinds.items(), key=lambda pair: (-pair[1], pair[0]))
-        told = ", ".join(f"{count:,} {clean(kind)}" for kind, count in most)
-        rows.append(("kinds", told + sampled))
+        counts = ", ".join(f"{count:,} {clean(kind)}" for kind, count in most)
+        rows.append(("kinds", counts + sampled))
     labels = shard_set.get("labels") or {}
     if labels.get("counts") is not None:
         rows.append(("labels", _labels_text(labels)))
@@ -557,12 +565,11 @@ def _balance_rows(balance: Mapping[str, Any], name_cells: int) -> list[tuple[str
                 text += f" (CV {balance[f'{what}_cv']:.3g})"
             text += ", "
         text += f"largest {over:.2f} x mean"
-        told = spread if over >= _EVEN else None
-        for worst in ("largest", "smallest"):
-            if told and told.get(worst):
-                number = told["max" if worst == "largest" else "min"]
+        for worst in ("largest", "smallest") if over >= _EVEN else ():
+            if spread.get(worst):
+                number = spread["max" if worst == "largest" else "min"]
                 size = bytes_text(number) if what == "bytes" else plural(number, "record")
-                text += f"\n{worst} {shorten(os.path.basename(told[worst]), name_cells)}: {size}"
+                text += f"\n{worst} {shorten(os.path.basename(spread[worst]), name_cells)}: {size}"
         rows.append(("" if rows else "balance", Text(text)))
     return rows
 
@@ -589,7 +596,7 @@ def _shuffle_text(shuffle: Mapping[str, Any]) -> Text:
 
 
 def named_labels(shard_set: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a set's labels with class names beside their numbers, where the names are known."""
+    """Return a set's labels, with class names before their numbers if they are known."""
     labels: Mapping[str, Any] = shard_set.get("labels") or {}
     feature = (shard_set.get("features") or {}).get(labels.get("feature")) or {}
     words = feature.get("vocabulary") or []
@@ -615,7 +622,7 @@ def named_labels(shard_set: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def print_labels(console: Console, labels: Mapping[str, Any]) -> None:
-    """Print the most frequent labels, and the shards whose mix is another."""
+    """Print the most frequent labels, and the shards whose mix differs."""
     counts = labels.get("counts") or {}
     if counts:
         _print_mix(console, counts)

@@ -1,7 +1,7 @@
-"""The report of ``shard-stats`` in a terminal: a function of its JSON document.
+"""The report of ``shard-stats`` as text, rendered from its JSON document.
 
-On a terminal tables fit its width and sentences are wrapped. In a pipe rows and sentences are one
-line each, with names and paths whole, so that they can be searched for.
+On a terminal, tables fit its width and sentences are wrapped. In a pipe, each row and sentence is
+one line with complete names and paths, so that they can be searched.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def print_report(
     all_policies: bool = False,
     console: Console | None = None,
 ) -> None:
-    """Print what ``shard-stats`` found; the verdict is the last line.
+    """Print a report of ``shard-stats``; the verdict is the last line.
 
     Args:
-        report: The JSON document; sections that it lacks are left out.
-        all_shards: Show every shard, however many there are.
-        all_policies: Show every policy of the plan; else the likely ones.
-        console: Where to print; stdout.
+        report: The JSON document; missing sections are left out.
+        all_shards: List every shard; else a selection of many.
+        all_policies: List every policy of the plan; else the likely ones.
+        console: The console to print on; None for stdout.
     """
     console = console or make_console(soft_wrap=False)
     damaged = {defect["path"] for defect in report["defects"]}
@@ -80,7 +80,7 @@ def print_report(
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """Print a sentence: wrapped, with its next lines indented, on a terminal; else in one line."""
+    """Print a sentence: wrapped and indented on a terminal, else on one line."""
     line = Text(clean(text), style=style)
     if not console.is_terminal:
         console.print(line, soft_wrap=True)
@@ -95,10 +95,10 @@ def _heading(shard_set: Mapping[str, Any]) -> str:
     files = shard_set.get("files")
     if not files:
         return ""
-    proven = "manifest" if shard_set.get("has_manifest") else "no manifest"
+    manifest = "manifest" if shard_set.get("has_manifest") else "no manifest"
     is_path = "/" in files or not shard_set.get("directory")
     path = files if is_path else os.path.join(shard_set["directory"], files)
-    return f"{path} ({proven})"
+    return f"{path} ({manifest})"
 
 
 def _print_sizes(console: Console, report: Mapping[str, Any]) -> None:
@@ -141,8 +141,8 @@ def print_verdict(report: Mapping[str, Any], *, console: Console | None = None) 
     failed = False
     for gate in report.get("gates") or []:
         failed |= not gate["passed"]
-        said, style = ("passed", "green") if gate["passed"] else ("FAILED", "bold red")
-        say(console, f"{said}: --{gate['gate']}: {gate['detail']}", style)
+        result, style = ("passed", "green") if gate["passed"] else ("FAILED", "bold red")
+        say(console, f"{result}: --{gate['gate']}: {gate['detail']}", style)
     bad = bool(report["num_defects"]) or failed
     say(console, report["verdict"], "bold red" if bad else "bold green")
 
@@ -161,7 +161,7 @@ def _print_defects(
 
 
 def defect_text(defect: Mapping[str, Any]) -> str:
-    """Return a defect as a sentence: kind, place, what was found, what is lost."""
+    """Return a defect as a sentence: kind, location, detail, and what is lost."""
     where = defect["path"]
     if defect["record_index"] is not None:
         where += f", record {defect['record_index']:,}"

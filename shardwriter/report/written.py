@@ -1,4 +1,4 @@
-"""What a write says in a terminal: what it would make, what it has made, where the time went."""
+"""The result of a write as text: datasets, timings, and the plan of a dry run."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from shardwriter.storage import storage_for
 def print_written(
     manifest: Manifest, directory: str, elapsed_s: float | None, num_warnings: int = 0
 ) -> None:
-    """Print what a write has made.
+    """Print the summary of a written dataset.
 
     Args:
-        manifest: What it is.
-        directory: Where it is.
-        elapsed_s: Seconds that it took; None where not all of it was made in this time.
-        num_warnings: How many warnings about its data there are; stderr has them.
+        manifest: The dataset's manifest.
+        directory: Its folder or URL.
+        elapsed_s: Seconds of the write; None if it was resumed, and no rate is printed.
+        num_warnings: Number of warnings about its data, which were printed on stderr.
     """
     console = make_console()
     names = manifest.pattern.template.replace("{shard}", "*")
     counts = [shard.num_records for shard in manifest.shards]
     each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,}-{max(counts):,}"
     rows = [
-        ("records", f"{manifest.num_records:,} ({each} a shard)"),
+        ("records", f"{manifest.num_records:,} ({each} per shard)"),
         ("shards", f"{manifest.num_shards:,}  {names}"),
         ("bytes", bytes_text(manifest.file_bytes)),
         ("features", _features(manifest.type_texts())),
@@ -57,18 +57,18 @@ def print_written(
 
 
 def print_total(manifests: Sequence[Manifest], elapsed_s: float) -> None:
-    """Print how long several datasets have taken."""
+    """Print the time of a write of several datasets."""
     num_items = sum(manifest.num_items for manifest in manifests)
     rate = rate_text(num_items, elapsed_s)
     print_pairs(make_console(), [("time", f"{elapsed_s:.2f} s, {rate}")])
 
 
 def print_timings(seconds: Mapping[str, float], num_items: int) -> None:
-    """Print where the time went, of all processes together."""
+    """Print the seconds of each stage, summed over all processes."""
     console = make_console()
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("stage")
-    for name in ("seconds", "share", "an item"):
+    for name in ("seconds", "share", "per item"):
         table.add_column(name, justify="right")
     total = sum(seconds.values()) or 1.0
     for stage, value in seconds.items():
@@ -80,20 +80,20 @@ def print_timings(seconds: Mapping[str, float], num_items: int) -> None:
 
 
 def print_write_plan(plan: dict[str, Any], directory: str) -> None:
-    """Print what a write would make."""
+    """Print the plan of a dry run."""
     console = make_console()
     num_items, total = plan["num_items"], plan["estimated_bytes"]
     names = plan["files"].replace("{shard}", "*")
     rows = [
         ("format", plan["format"]),
-        ("items", "not known before the end" if num_items is None else f"{num_items:,}"),
+        ("items", "known only after reading all" if num_items is None else f"{num_items:,}"),
         ("shards", f"{plan['num_shards']:,}  {directory}/{names}"),
     ]
     if total is not None:
         each = bytes_text(total / plan["num_shards"])
         packed = plan["compression"]["type"]
         before = "" if packed == "none" else f", before {packed}"
-        rows.append(("bytes", f"about {bytes_text(total)}, {each} a shard{before}"))
+        rows.append(("bytes", f"about {bytes_text(total)}, {each} per shard{before}"))
     print_pairs(console, rows)
     table = Table(
         title=f"features in {plan['sampled_items']} items", title_justify="left", box=None
@@ -113,4 +113,4 @@ def print_write_plan(plan: dict[str, Any], directory: str) -> None:
 def _features(types: Mapping[str, str]) -> str:
     named = [f"{name} {text}" for name, text in types.items()]
     more = f" and {len(named) - 12} more" if len(named) > 12 else ""
-    return clean(", ".join(named[:12])) + more if named else "records as they came"
+    return clean(", ".join(named[:12])) + more if named else "unknown (records were copied)"

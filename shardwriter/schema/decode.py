@@ -1,10 +1,11 @@
-"""What was written comes back: decoded features take the types that a manifest tells.
+"""Decode records by schema: features get back the types that the manifest records.
 
-An Example knows three kinds of lists. The schema knows what they were: a bool, a ``uint8[28,28]``,
-a text (FORMATS.md, F8 and F9).
+An Example has only three kinds of lists; the schema says whether one was a bool, a
+``uint8[28,28]`` or a text (FORMATS.md, F8 and F9). `ExampleDecoder` decodes Examples,
+`SequenceDecoder` SequenceExamples; each has a `FeatureDecoder` per feature.
 
-Memory: nothing that is handed out keeps a batch alive. Numbers by themselves are numpy scalars,
-arrays of single examples are writable and their own. Columns are one array each.
+Memory: no result shares memory with its batch. Single numbers are numpy scalars, arrays of single
+examples are writable and own their memory, and columns are one array each.
 """
 
 from __future__ import annotations
@@ -44,26 +45,24 @@ from shardwriter.formats import (
 from shardwriter.schema.feature_types import FeatureType, Shape, reshaped, shape_feature_names
 from shardwriter.schema.schema import FeatureSummary
 
-# One feature's way back: from the list that an Example holds to the type that a schema tells.
-
 
 class _Absent:
-    """In a column, where a record has no such feature; None there is an unset one."""
+    """The type of `ABSENT`: in a column, a record without the feature; None is an unset one."""
 
 
 ABSENT: Final = _Absent()
 
 
 class FeatureDecoder:
-    """One feature's way back.
+    """Converts the values of one feature from the list of an Example to their type in the schema.
 
     Args:
-        name: Of the feature, for errors.
-        feature_type: What it was when it was written; of no kind where that is not known.
+        name: Name of the feature, for errors.
+        feature_type: The type in the schema; one without a kind if it is not known.
 
     Raises:
-        ManifestError: The dtype is none of numpy's.
-        MissingExtra: It is ``bfloat16``, and there is no ``ml_dtypes``.
+        ManifestError: The dtype is not one of numpy's.
+        MissingExtra: It is ``bfloat16``, and ``ml_dtypes`` is not installed.
     """
 
     def __init__(self, name: str, feature_type: FeatureType) -> None:
@@ -87,7 +86,7 @@ class FeatureDecoder:
         self._is_blob = self.kind == "bytes" and not self.is_text
 
     def content(self, content: bytes, tag: int, offset: int) -> Any:
-        """Return what one record holds, whose list is one field with this content."""
+        """Return the value of one record whose list is one field with this content."""
         if tag == self._scalar_tag:
             if self._is_blob:
                 return content
@@ -95,7 +94,7 @@ class FeatureDecoder:
                 return self._texts((content,))[0]
             if self._integer is not None and content[-1] < 0x80 and len(content) < 3:
                 value = content[0] & 0x7F | (content[-1] << 7 if len(content) == 2 else 0)
-                # Over two bytes, and what the dtype does not hold, is for the long way.
+                # More than two bytes, and numbers out of range, take the slow path below.
                 if (
                     self._limits[0] <= value <= self._limits[1]
                     and content[0] >> 7 == len(content) - 1
@@ -110,7 +109,7 @@ class FeatureDecoder:
         return self.one(unpack(content, kind, offset))
 
     def one(self, values: Values) -> Any:
-        """Return what one record holds."""
+        """Return the value of one record."""
         if isinstance(values, list):
             return self._one_of_bytes(values)
         array = self._cast(values)
@@ -130,7 +129,7 @@ class FeatureDecoder:
         return array.reshape(num_rows, *self._full_shape(num_values))
 
     def stacked_raw(self, column: SingleBlobs) -> NDArray[Any] | None:
-        """Return raw bytes as ``[n, *shape]``; None where they are not of one fixed size."""
+        """Return raw bytes as ``[n, *shape]``; None if they are not of one fixed size."""
         if not self.is_raw or not self.num_values or not len(column):
             return None
         dtype = cast("np.dtype[Any]", self.dtype)
@@ -140,8 +139,8 @@ class FeatureDecoder:
         values = np.frombuffer(b"".join(column), stored).astype(dtype)
         return values.reshape(len(column), *cast("tuple[int, ...]", self.shape))
 
-    def listed(self, column: PlainColumn) -> list[Any]:
-        """Return a column as a list by rows: `ABSENT` where there is nothing, None for unset."""
+    def to_list(self, column: PlainColumn) -> list[Any]:
+        """Return a column as a list with one item per row; absent is `ABSENT`, unset is None."""
         if isinstance(column, np.ndarray):
             stacked = self.stacked(column)
             return list(stacked) if stacked.ndim == 1 else list(map(_copy, stacked))
@@ -152,18 +151,17 @@ class FeatureDecoder:
             if self.kind == "bytes" and self.shape == () and not self.is_raw:
                 return self._texts(column) if self.is_text else list(column)
             column = column.in_lists()
-        listed: list[Any] = []
+        result: list[Any] = []
         for values in column:
             if values is None:
-                listed.append(ABSENT)
+                result.append(ABSENT)
             elif values is UNSET:
-                listed.append(None)
+                result.append(None)
             else:
                 value = self.one(cast("Values", values))
-                # It may be a part of what all rows share.
-                own = not isinstance(value, np.ndarray) or value.base is None
-                listed.append(value if own else value.copy())
-        return listed
+                is_view = isinstance(value, np.ndarray) and value.base is not None
+                result.append(value.copy() if is_view else value)
+        return result
 
     def _one_of_bytes(self, blobs: list[bytes]) -> Any:
         if self.kind is None:
@@ -193,7 +191,7 @@ class FeatureDecoder:
         num_values, rest = divmod(len(blobs[0]), stored.itemsize)
         if rest:
             raise FeatureError(
-                f"{len(blobs[0]):,} raw bytes are no whole number of {dtype}", feature=self.name
+                f"{len(blobs[0]):,} raw bytes are not a whole number of {dtype}", feature=self.name
             )
         array = np.frombuffer(blobs[0], stored).astype(dtype)
         if self.shape is None:
@@ -208,13 +206,13 @@ class FeatureDecoder:
             return [blob.decode() for blob in blobs]
         except UnicodeDecodeError as error:
             wrong = FeatureError(
-                f"bytes that are no UTF-8, and the schema says text: {error.reason}",
+                f"bytes that are not UTF-8 here, but the schema says text: {error.reason}",
                 feature=self.name,
             )
             raise wrong from None
 
     def _cast(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Give numbers their dtype, if it can hold them."""
+        """Return numbers in their dtype; raise if one is out of range."""
         dtype = self.dtype
         if self.kind is None:
             return array
@@ -225,11 +223,11 @@ class FeatureDecoder:
             return array
         if kind == "int64":
             if array.size:
-                low, high = self._limits
-                least, most = int(array.min()), int(array.max())
-                if least < low or most > high:
+                first, last = self._limits
+                low, high = int(array.min()), int(array.max())
+                if low < first or high > last:
                     raise FeatureError(
-                        f"{least if least < low else most} is here, and the schema says {dtype}",
+                        f"{low if low < first else high} here, but the schema says {dtype}",
                         feature=self.name,
                     )
             return array.astype(dtype)
@@ -238,7 +236,7 @@ class FeatureDecoder:
                 return array.astype(dtype)
         except FloatingPointError:
             raise FeatureError(
-                f"a number here is too large for the {dtype} of the schema", feature=self.name
+                f"a number is too large for the {dtype} of the schema", feature=self.name
             ) from None
 
     def _full_shape(self, num_values: int) -> tuple[int, ...]:
@@ -248,36 +246,36 @@ class FeatureDecoder:
             self._check_count(num_values)
             return cast("tuple[int, ...]", shape)
         if shape.count(None) > 1:
-            return (num_values,)  # which shape it has stands beside it, if anywhere
+            return (num_values,)  # the shape feature, if any, has the shape
         known = prod(n for n in shape if n is not None)
-        varies, rest = divmod(num_values, known) if known else (0, num_values)
+        varying, rest = divmod(num_values, known) if known else (0, num_values)
         if rest:
             raise self._wrong_count(num_values, known, "value", "a multiple of ")
-        return tuple(varies if n is None else n for n in shape)
+        return tuple(varying if n is None else n for n in shape)
 
     def _check_count(self, num_values: int) -> None:
         if num_values != self.num_values:
             raise self._wrong_count(num_values, cast(int, self.num_values), "value")
 
     def _wrong_count(self, found: int, expected: int, noun: str, how: str = "") -> FeatureError:
-        shape = [] if self.shape is None else ["null" if n is None else n for n in self.shape]
-        told = ", ".join(map(str, shape))
+        sizes = ", ".join("null" if n is None else str(n) for n in self.shape or ())
         return FeatureError(
-            f"{found:,} {noun}{'' if found == 1 else 's'} here, and the schema's shape [{told}] "
+            f"{found:,} {noun}{'' if found == 1 else 's'} here, but the schema's shape [{sizes}] "
             f"has {how}{expected:,}",
-            hint="is the manifest that of these shards? `shardwriter verify` tells",
+            hint=_MANIFEST_HINT,
             feature=self.name,
         )
 
     def _contradiction(self, found: str) -> FeatureError:
         return FeatureError(
-            f"{found} here, and the schema says {self.kind}",
-            hint="is the manifest that of these shards? `shardwriter verify` tells",
+            f"{found} here, but the schema says {self.kind}",
+            hint=_MANIFEST_HINT,
             feature=self.name,
         )
 
 
 _BLOBS: Final = (None, "bytes", "string")
+_MANIFEST_HINT: Final = "run `shardwriter verify` to check that the manifest is of these shards"
 _copy: Final[Callable[[NDArray[Any]], NDArray[Any]]] = np.ndarray.copy
 
 
@@ -285,11 +283,11 @@ def _dtype(name: str, dtype: str) -> np.dtype[Any]:
     try:
         return dtype_named(dtype)
     except (TypeError, ValueError):
-        raise ManifestError(f"{dtype!r} is no dtype of numpy", feature=name) from None
+        raise ManifestError(f"{dtype!r} is not a numpy dtype", feature=name) from None
 
 
 def _limits(dtype: np.dtype[Any] | None) -> tuple[int, int]:
-    """Return the least and the greatest integer that a dtype holds, as far as that matters."""
+    """Return the smallest and largest integer of a dtype; those of int64 for other dtypes."""
     if dtype is None or dtype.kind not in "biu":
         return -(1 << 63), (1 << 63) - 1
     if dtype.kind == "b":
@@ -298,26 +296,25 @@ def _limits(dtype: np.dtype[Any] | None) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-# SequenceExamples come back: contexts and steps take the types that a manifest tells.
-#
-# ==========================  ===================================================================
-# a step in the schema        what a feature list comes back as
-# ==========================  ===================================================================
-# numbers of a fixed shape    one writable array ``[steps, *shape]``; a list where a step has no
-# value numbers, a shape varies     a list of arrays, None for a step without a value bytes, text
-# a list of what a step has: one value, or a list of them no step ever had a value    a list of None
-# ==========================  ===================================================================
-
-
 class SequenceDecoder:
-    """Gives SequenceExamples the types of a schema.
+    """Decodes SequenceExamples by schema.
+
+    ==========================  ==================================================================
+    a step in the schema        the decoded feature list
+    ==========================  ==================================================================
+    numbers of a fixed shape    one writable array ``[steps, *shape]``; a list if a step has no
+                                value
+    numbers of varying shape    a list of arrays, with None for a step without a value
+    bytes or text               a list with the value of each step, or a list of values for each
+    no step has a value         a list of None
+    ==========================  ==================================================================
 
     Args:
         context: The types of the context's features, by name.
         feature_lists: The types of the steps, by feature list.
 
     Raises:
-        ManifestError: An entry names no dtype of numpy.
+        ManifestError: A dtype is not one of numpy's.
     """
 
     def __init__(
@@ -334,25 +331,28 @@ class SequenceDecoder:
         """Return one record.
 
         Raises:
-            WireError: The payload is not the bytes of a SequenceExample.
-            FeatureError: A value is not what the schema says; says what is there instead.
+            WireError: The payload is not a SequenceExample.
+            FeatureError: A value contradicts the schema; the message has both.
         """
         context, lists = decode_sequence_example(payload)
         if not context and not lists and payload_kind(payload) == "other":
             raise WireError("no field of the record is a feature or a feature list")
         return SequenceExample(
             {
-                name: None if values is None else _known(self._context, name).one(values)
+                name: None if values is None else _decoder_of(self._context, name).one(values)
                 for name, values in context.items()
             },
-            {name: _steps(_known(self._lists, name), steps) for name, steps in lists.items()},
+            {
+                name: _decode_steps(_decoder_of(self._lists, name), steps)
+                for name, steps in lists.items()
+            },
         )
 
     def examples(self, payloads: Sequence[bytes]) -> list[SequenceExample]:
         """Return many records.
 
         Raises:
-            WireError, FeatureError: Likewise; ``record_index`` is the place in ``payloads``.
+            WireError, FeatureError: As `example`; ``record_index`` is the index in ``payloads``.
         """
         rows = []
         for row, payload in enumerate(payloads):
@@ -364,23 +364,23 @@ class SequenceDecoder:
         return rows
 
     def columns(self, payloads: Sequence[bytes]) -> NoReturn:
-        """Refuse: sequences of many lengths are no columns.
+        """Raise: sequences of different lengths can not be columns.
 
         Raises:
             FeatureError: Always.
         """
         raise FeatureError(
-            "SequenceExamples have no columns",
-            hint="read them one by one, by slices, or as ragged tensors with tf_dataset",
+            "SequenceExamples can not be read as columns",
+            hint="read single records or slices, or ragged tensors with tf_dataset",
         )
 
 
-def _known(features: Mapping[str, FeatureDecoder], name: str) -> FeatureDecoder:
+def _decoder_of(features: Mapping[str, FeatureDecoder], name: str) -> FeatureDecoder:
     found = features.get(name)
     return FeatureDecoder(name, FeatureType()) if found is None else found
 
 
-def _steps(feature: FeatureDecoder, steps: Sequence[Values | None]) -> Any:
+def _decode_steps(feature: FeatureDecoder, steps: Sequence[Values | None]) -> Any:
     dtype, shape = feature.dtype, feature.shape
     is_fixed = dtype is not None and shape is not None and feature.num_values is not None
     if not is_fixed or any(values is None for values in steps):
@@ -390,57 +390,57 @@ def _steps(feature: FeatureDecoder, steps: Sequence[Values | None]) -> Any:
     return np.stack([feature.one(values) for values in steps if values is not None])
 
 
-# Records over this are read one by one: their bytes are copied once, and not joined before.
+# Larger records are decoded one by one: joining them would copy them again.
 _MAX_ROW_BYTES: Final = 1 << 14
-# So are fewer records than this: reading together begins with work of half a millisecond.
+# Fewer records are decoded one by one: batch decoding has a fixed cost of half a millisecond.
 _MIN_ROWS: Final = 40
-# Records that are read together: more gain nothing, and their columns leave the L2 cache.
+# Larger blocks gain nothing, and their columns do not fit the L2 cache.
 _MAX_BLOCK_ROWS: Final = 1024
 _MAX_BLOCK_BYTES: Final = 1 << 20
 
 
 class ExampleDecoder:
-    """Gives examples and columns the types of a schema.
+    """Decodes Examples by schema, one by one, in batches, or as columns.
 
     ===========================  ==================================================================
-    in the schema                what comes back
+    in the schema                decoded value
     ===========================  ==================================================================
     shape ``[]``                 a numpy scalar of the dtype; ``bytes`` or ``str``
-    another shape, numbers       a writable array of the dtype and shape; null is what it was
-    another shape, bytes         a list of ``bytes`` or ``str``, nested as the shape says
-    encoding ``raw``             the array whose bytes were written
-    no shape, or no entry        ``int64[k]``, ``float32[k]`` or a list, as `decode_example` has it
+    another shape, numbers       a writable array of the dtype and shape, with its size for null
+    another shape, bytes         a list of ``bytes`` or ``str``, nested by the shape
+    encoding ``raw``             the array whose bytes were stored
+    no shape, or no entry        ``int64[k]``, ``float32[k]`` or a list, as from `decode_example`
     ===========================  ==================================================================
 
-    A feature that is absent from a record has no key, one without a kind is None. Of values whose
-    shape stands beside them (`shape_features`) it is theirs, and the feature that held it is gone.
+    A feature that is absent from a record has no key; one without a kind is None. Values with a
+    shape feature (`shape_features`) get its shape, and the shape feature is removed.
 
     Args:
-        schema: The features' types by name, as a manifest has them; may be empty.
+        schema: The features' types by name, as in a manifest; may be empty.
 
     Raises:
-        ManifestError: An entry names no dtype of numpy.
+        ManifestError: A dtype is not one of numpy's.
     """
 
     def __init__(self, schema: Mapping[str, FeatureSummary]) -> None:
         self._finder = EntryFinder()
         self._features = {name: FeatureDecoder(name, entry.type) for name, entry in schema.items()}
-        self._shape_beside = shape_feature_names({name: e.type for name, e in schema.items()})
+        self._shape_features = shape_feature_names({name: e.type for name, e in schema.items()})
 
     def example(self, payload: bytes) -> dict[str, Any]:
         """Return one record's features.
 
         Raises:
-            WireError: The payload is not the bytes of an Example.
-            FeatureError: A feature is not what the schema says; says what is there instead.
+            WireError: The payload is not an Example.
+            FeatureError: A feature contradicts the schema; the message has both.
         """
         row = self._flat_example(payload)
-        return self._shaped(row) if self._shape_beside else row
+        return self._reshape(row) if self._shape_features else row
 
-    def _shaped(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Give values the shapes that stand beside them."""
-        for name, holder in self._shape_beside.items():
-            sizes = row.pop(holder, None)
+    def _reshape(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row with the shapes of its shape features applied and these removed."""
+        for name, shape_name in self._shape_features.items():
+            sizes = row.pop(shape_name, None)
             if name in row:
                 row[name] = reshaped(name, row[name], sizes, self._features[name].shape or ())
         return row
@@ -449,19 +449,19 @@ class ExampleDecoder:
         payload = bytes(payload)
         entries = self._finder.find(payload)
         if entries is not None:
-            restored = self._from_entries(payload, entries)
-            if len(restored) == len(entries):  # else a name comes twice
-                return restored
+            features = self._from_entries(payload, entries)
+            if len(features) == len(entries):  # else a name is repeated
+                return features
         return self._from_values(decode_only_example(payload))
 
     def examples(self, payloads: Sequence[bytes]) -> list[dict[str, Any]]:
         """Return the features of many records, equal to `example` of each.
 
         Raises:
-            WireError, FeatureError: Likewise; ``record_index`` is the place in ``payloads``.
+            WireError, FeatureError: As `example`; ``record_index`` is the index in ``payloads``.
         """
-        if not _read_together(payloads):
-            return [self._numbered(row, payload) for row, payload in enumerate(payloads)]
+        if not _use_batches(payloads):
+            return [self._example_at(row, payload) for row, payload in enumerate(payloads)]
         rows: list[dict[str, Any]] = []
         mean_bytes = sum(map(len, payloads)) // len(payloads)
         num_rows = min(_MAX_BLOCK_ROWS, max(16, _MAX_BLOCK_BYTES // max(1, mean_bytes)))
@@ -469,27 +469,26 @@ class ExampleDecoder:
             for begin in range(0, len(payloads), num_rows):
                 rows += self._block(payloads[begin : begin + num_rows])
         except ShardwriterError:
-            # Which record it was, and what it holds, is found by going through them one by one.
-            return [self._numbered(row, payload) for row, payload in enumerate(payloads)]
+            # Decoding one by one finds the record and raises with its index.
+            return [self._example_at(row, payload) for row, payload in enumerate(payloads)]
         return rows
 
     def columns(self, payloads: Sequence[bytes]) -> dict[str, NDArray[Any] | list[Any]]:
         """Return the features of many records by name.
 
-        A column is an array ``[n, ...]`` of the dtype where every record has numbers of the same
-        shape; else a list of n values, with None where a record has no such feature, or an unset
-        one.
+        A column is an array ``[n, ...]`` of the dtype if every record has numbers of the same
+        shape; else a list of n values, with None for an absent or unset feature.
 
         Raises:
-            WireError, FeatureError: Likewise; ``record_index`` is the place in ``payloads``.
+            WireError, FeatureError: As `example`; ``record_index`` is the index in ``payloads``.
         """
-        if payloads and not _read_together(payloads):
+        if payloads and not _use_batches(payloads):
             return _columns_of(self.examples(payloads))
         try:
             return self._columns(payloads)
         except ShardwriterError:
             for row, payload in enumerate(payloads):
-                self._numbered(row, payload)
+                self._example_at(row, payload)
             raise
 
     def _columns(self, payloads: Sequence[bytes]) -> dict[str, NDArray[Any] | list[Any]]:
@@ -503,13 +502,13 @@ class ExampleDecoder:
             if stacked is not None:
                 columns[name] = stacked
                 continue
-            values = [None if v is ABSENT else v for v in feature.listed(column)]
+            values = [None if v is ABSENT else v for v in feature.to_list(column)]
             columns[name] = _stack(values)
-        for name, holder in self._shape_beside.items():
-            every = columns.pop(holder, [None] * len(payloads))
+        for name, shape_name in self._shape_features.items():
+            shapes = columns.pop(shape_name, [None] * len(payloads))
             if name in columns:
                 shape = self._features[name].shape or ()
-                pairs = zip(columns[name], every, strict=True)
+                pairs = zip(columns[name], shapes, strict=True)
                 columns[name] = _stack([reshaped(name, v, sizes, shape) for v, sizes in pairs])
         return columns
 
@@ -519,21 +518,21 @@ class ExampleDecoder:
 
     def _from_entries(self, payload: bytes, entries: list[Entry]) -> dict[str, Any]:
         features = self._features
-        restored: dict[str, Any] = {}
+        decoded: dict[str, Any] = {}
         for name, tag, start, end in entries:
             feature = features.get(name)
             if feature is None:
                 feature = FeatureDecoder(name, FeatureType())
             if tag:
-                restored[name] = feature.content(payload[start:end], tag, start)
+                decoded[name] = feature.content(payload[start:end], tag, start)
             elif start == end:
-                restored[name] = None
+                decoded[name] = None
             else:
                 values = decode_plain_list(payload, start, end)
                 if values is None:
                     values = decode_feature(payload, start, end)
-                restored[name] = None if values is None else feature.one(values)
-        return restored
+                decoded[name] = None if values is None else feature.one(values)
+        return decoded
 
     def _from_values(self, found: Mapping[str, Values | None]) -> dict[str, Any]:
         return {
@@ -541,7 +540,7 @@ class ExampleDecoder:
             for name, values in found.items()
         }
 
-    def _numbered(self, row: int, payload: bytes) -> dict[str, Any]:
+    def _example_at(self, row: int, payload: bytes) -> dict[str, Any]:
         try:
             return self.example(payload)
         except ShardwriterError as error:
@@ -550,8 +549,8 @@ class ExampleDecoder:
 
     def _block(self, payloads: Sequence[bytes]) -> list[dict[str, Any]]:
         parts = _decoded_parts(payloads)
-        values = {name: self._feature(name).listed(part.cells) for name, part in parts.items()}
-        if parts and all(len(listed) == len(payloads) for listed in values.values()):
+        values = {name: self._feature(name).to_list(part.cells) for name, part in parts.items()}
+        if parts and all(len(column) == len(payloads) for column in values.values()):
             names = list(values)
             rows = [
                 dict(zip(names, row, strict=True)) for row in zip(*values.values(), strict=True)
@@ -561,17 +560,17 @@ class ExampleDecoder:
             for name, part in parts.items():
                 for number, value in zip(part.rows.tolist(), values[name], strict=True):
                     rows[number][name] = value
-        return list(map(self._shaped, rows)) if self._shape_beside else rows
+        return list(map(self._reshape, rows)) if self._shape_features else rows
 
 
-def _read_together(payloads: Sequence[bytes]) -> bool:
+def _use_batches(payloads: Sequence[bytes]) -> bool:
     if len(payloads) < _MIN_ROWS:
         return False
     return sum(map(len, payloads)) <= _MAX_ROW_BYTES * len(payloads)
 
 
 def _decoded_parts(payloads: Sequence[bytes]) -> dict[str, Part]:
-    """Read all rows: together where that can be, the others one by one."""
+    """Return the features of all rows, decoded as a batch if possible, else one by one."""
     parts, plain = decode_plain_parts(payloads)
     odd = np.flatnonzero(~plain).tolist()
     return add_rows(parts, {row: decode_only_example(payloads[row]) for row in odd})
@@ -583,13 +582,13 @@ def _columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any] | list[Any
 
 
 def _stack(values: list[Any]) -> NDArray[Any] | list[Any]:
-    """Make an array of numbers or arrays that are alike."""
+    """Return values as an array if they are numbers or arrays of one dtype and shape."""
     first = values[0] if values else None
     if not isinstance(first, np.generic | np.ndarray):
         return values
-    look = first.dtype, first.shape
+    form = first.dtype, first.shape
     if any(
-        not isinstance(v, np.generic | np.ndarray) or (v.dtype, v.shape) != look for v in values
+        not isinstance(v, np.generic | np.ndarray) or (v.dtype, v.shape) != form for v in values
     ):
         return values
     return np.array(values, first.dtype) if isinstance(first, np.generic) else np.stack(values)

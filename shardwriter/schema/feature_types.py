@@ -1,7 +1,7 @@
-"""The type of a feature: what a value is, and what covers two values.
+"""The type of a feature: of one value, the join of two types, and the text form of a schema.
 
-The join is commutative, associative and idempotent, so any order and any division of the records
-gives the same type:
+The join is commutative, associative and idempotent, so any order and partition of the records gives
+the same type:
 
 =========  ====================================================================================
 kind       unset < int64, float, bytes < conflict (an error: int and float in one feature)
@@ -9,6 +9,24 @@ dtype      equal, else the widest of the kind; raw bytes: equal, or a conflict
 shape      equal, else one dimension becomes null; a scalar and a list become [null]
 format     (images) equal, else "image"; units of times: equal, or a conflict
 =========  ====================================================================================
+
+The text form is that of ``--schema image=uint8[28,28],tokens=int64[null],mask=raw:uint8[4,4]``::
+
+    schema   feature, feature, ...
+    feature  NAME=TYPE            NAME has no comma
+    TYPE     image                the bytes of an image file
+             DTYPE                of any shape
+             DTYPE[SIZE,...]      of this shape: [] a single value, null a dimension that varies
+             int64:UNIT           times of a table's column as integers: days, s, ms, us or ns
+             raw:DTYPE[...]       one bytes value: the array's bytes, in C order, little-endian
+    DTYPE    bytes, string, float (float32), or bool, int8 ... uint64, float16, float32, float64;
+             raw takes complex64, complex128 and bfloat16 too
+
+Floats in an Example are float32, so ``float64`` means ``raw:float64``.
+
+If two dimensions of a feature vary, the number of values does not determine its shape. Then each
+record has the shape in a feature ``<name>/shape``, an ``int64[rank]`` (FORMATS.md, F8). Writing
+adds it for a declared shape, and reading removes it.
 """
 
 from __future__ import annotations
@@ -28,15 +46,15 @@ Encoding = Literal["list", "raw", "image"]
 Shape = tuple[int | None, ...]
 
 TIME_UNITS: Final = ("days", "s", "ms", "us", "ns")
-"""Units of times that are stored as integers."""
+"""Units of times stored as integers."""
 
 WIDEST: Final[dict[str, str]] = {"int64": "int64", "float": "float32", "bytes": "bytes"}
 
 
 def float_dtype(dtype: str) -> str:
-    """Return what floats of a dtype are once they stand in a list of an Example: float32 at most.
+    """Return the dtype of floats once they are in a list of an Example: float32 at most.
 
-    Only raw bytes hold float64.
+    Only raw arrays store float64.
     """
     return dtype if dtype == "float16" else "float32"
 
@@ -46,13 +64,13 @@ class FeatureType:
     """The type of a feature.
 
     Attributes:
-        kind: The list of ``tf.train.Feature`` that holds it; None while only unset ones were seen.
+        kind: The list of ``tf.train.Feature`` that stores it; None if only unset values were seen.
         dtype: A numpy name, ``"bytes"`` or ``"string"``.
         shape: ``()`` for a scalar; None for the one dimension that varies.
-        encoding: ``list`` (one list entry a value), ``raw`` (C-order little-endian bytes of an
+        encoding: ``list`` (one list entry per value), ``raw`` (C-order little-endian bytes of an
             array) or ``image`` (an image file's bytes).
-        format: Of an image: ``jpeg``, ``png``, ...; ``image`` when they differ. Of an integer that
-            is a time: its unit, one of TIME_UNITS; None where nobody declared it.
+        format: For images ``jpeg``, ``png``, ..., or ``image`` if they differ. For times stored as
+            integers their unit, one of TIME_UNITS; None if it is not declared.
     """
 
     kind: Kind | None = None
@@ -65,7 +83,7 @@ class FeatureType:
         """Return the least type that covers both.
 
         Raises:
-            ValueError: There is none; the message says what differs.
+            ValueError: There is none; the message names the difference.
         """
         if self == other or other.kind is None:
             return self
@@ -104,18 +122,17 @@ def _join_shapes(a: Shape | None, b: Shape | None) -> Shape | None:
     if len(a) != len(b):
         raise ValueError(f"shapes {list(a)} and {list(b)}")
     joined = tuple(m if m == n else None for m, n in zip(a, b, strict=True))
-    # Such a shape was declared, or is none: then the declared one covers the other.
+    # Such a shape is valid only if it was declared; then it is one of the two.
     if needs_shape(joined) and joined not in (a, b):
-        why = "two dimensions vary" if joined.count(None) > 1 else "without values none is told"
+        why = "two dimensions vary" if joined.count(None) > 1 else "an empty value has no shape"
         raise ValueError(f"shapes {list(a)} and {list(b)} ({why})")
     return joined
 
 
 def needs_shape(shape: Shape | None) -> bool:
-    """Say whether the number of values does not tell a value's shape.
+    """Return whether the number of values does not determine the shape of a value.
 
-    That is where two dimensions vary, or one beside a dimension of 0. Where that was declared each
-    record has the shape in a feature of its own; see :mod:`shardwriter.schema.feature_types`.
+    That is so if two dimensions vary, or one varies and another is 0.
     """
     if shape is None or None not in shape:
         return False
@@ -123,22 +140,20 @@ def needs_shape(shape: Shape | None) -> bool:
 
 
 def signature(value: Any) -> object:
-    """What decides a value's type, where that is cheap to say; None for lists and the like."""
-    kind = type(value)
-    if kind is np.ndarray or kind is np.memmap:
+    """Return a hashable key of the facts that decide a value's type; None for lists and others."""
+    value_type = type(value)
+    if value_type is np.ndarray or value_type is np.memmap:
         return value.dtype, value.shape
-    if kind in _SCALAR_DTYPES or kind in _NUMPY_SCALARS:
-        return kind
-    if kind is EncodedImage:
-        return kind, value.format
-    return value.look if kind is RawArray else None
+    if value_type in _SCALAR_DTYPES or value_type in _NUMPY_SCALARS:
+        return value_type
+    if value_type is EncodedImage:
+        return value_type, value.format
+    return value.signature if value_type is RawArray else None
 
 
 _NUMPY_SCALARS: Final = frozenset(
     [np.bool_, *(np.dtype(code).type for code in np.typecodes["AllInteger"] + "efd")]
 )
-
-
 _SCALAR_DTYPES: Final[dict[type, tuple[Kind, str]]] = {
     bool: ("int64", "bool"),
     int: ("int64", "int64"),
@@ -154,12 +169,12 @@ def describe(name: str, value: Any, kind: Kind | None = None) -> FeatureType:
     """Return the type of one value.
 
     Args:
-        name: Of the feature, for errors.
-        value: What the record has.
-        kind: What a plan binds the feature to: a list of floats may hold ints then.
+        name: Name of the feature, for errors.
+        value: Its value.
+        kind: The declared kind; a list of a declared float may have ints.
 
     Raises:
-        FeatureError: The value has no place in an Example.
+        FeatureError: An Example can not store the value.
     """
     scalar = _SCALAR_DTYPES.get(type(value))
     if scalar is not None:
@@ -177,11 +192,13 @@ def describe(name: str, value: Any, kind: Kind | None = None) -> FeatureType:
             return FeatureType(kind, dtype, ())
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__array__"):
         return _describe_array(name, np.asarray(value))
-    raise FeatureError(f"{type(value).__name__} has no place in an Example", feature=name)
+    raise FeatureError(
+        f"an Example can not store a value of type {type(value).__name__}", feature=name
+    )
 
 
 class Steps:
-    """The steps of a feature list, which have one type together: that of a step."""
+    """The steps of a feature list, whose type is the joined type of its steps."""
 
     __slots__ = ("steps",)
 
@@ -192,24 +209,24 @@ class Steps:
 def _describe_steps(name: str, steps: Any) -> FeatureType:
     if isinstance(steps, np.ndarray):
         steps = steps[:1]  # one dtype, one shape
-    kinds: dict[object, Any] = {}
+    by_signature: dict[object, Any] = {}
     others = []
     for step in steps:
         if step is None or step is UNSET:
             continue
-        look = signature(step)
-        if look is None:
+        key = signature(step)
+        if key is None:
             others.append(step)
         else:
-            kinds[look] = step
+            by_signature[key] = step
     joined = FeatureType()
     try:
-        for step in [*kinds.values(), *others]:
+        for step in [*by_signature.values(), *others]:
             joined = joined.join(describe(name, step))
     except ValueError as conflict:
         raise FeatureError(
-            f"the steps of one list are {conflict}",
-            hint="make all of them one type, and one shape but for one dimension",
+            f"the steps of one feature list differ: {conflict}",
+            hint="give all steps one type, and one shape except for one dimension",
             feature=name,
         ) from None
     return joined
@@ -236,7 +253,7 @@ def _describe_list(
             joined = joined.join(found)
     except ValueError as conflict:
         raise FeatureError(
-            f"one list holds {conflict}", hint="make all its values the same type", feature=name
+            f"one list has {conflict}", hint="give all its values the same type", feature=name
         ) from None
     inner = joined.shape or ()
     if None in inner:
@@ -256,14 +273,14 @@ def _describe_array(name: str, array: np.ndarray[Any, Any]) -> FeatureType:
         return FeatureType("float", float_dtype(array.dtype.name), array.shape)
     if code in "SU":
         return FeatureType("bytes", "string" if code == "U" else "bytes", array.shape)
-    raise FeatureError(f"an array of {array.dtype} has no place in an Example", feature=name)
+    raise FeatureError(f"an Example can not store an array of {array.dtype}", feature=name)
 
 
 def as_planned(found: FeatureType, planned: FeatureType, value: Any) -> FeatureType:
-    """See a value as the plan has it: ints are floats under a float plan, a list has its kind.
+    """Return the type of a value as planned: ints of a planned float are floats.
 
-    Numbers have the plan's dtype. Whether it holds them was looked at by who made the plan: a
-    source, or :mod:`shardwriter.schema.declared` for what a person declared.
+    Numbers get the plan's dtype. The caller has checked that it can represent them: the source, or
+    :mod:`shardwriter.schema.declared` for a declared schema.
     """
     if found.kind is None:
         return replace(planned, shape=(0,))
@@ -278,33 +295,19 @@ def as_planned(found: FeatureType, planned: FeatureType, value: Any) -> FeatureT
     return replace(found, dtype=dtype, encoding=planned.encoding, format=planned.format)
 
 
-# The short form of a schema: ``image=uint8[28,28],tokens=int64[null],mask=raw:uint8[null,null]``.
-#
-# ::
-#
-#     schema   feature, feature, ...
-#     feature  NAME=TYPE            NAME holds no comma
-#     TYPE     image                the bytes of an image file
-#              DTYPE                of any shape
-#              DTYPE[SIZE,...]      of this shape: [] a single value, null a dimension that varies
-#              int64:UNIT           times of a table's column as integers: days, s, ms, us or ns
-#              raw:DTYPE[...]       one bytes value: the array's bytes, in C order, little-endian
-#     DTYPE    bytes, string, float (float32), or bool, int8 ... uint64, float16, float32, float64;
-#              raw takes complex64, complex128 and bfloat16 too
-#
-# The floats of an Example are float32, so that ``float64`` is the same as ``raw:float64``.
+# -- the text form ---------------------------------------------------------------------------------
 
 LIST_DTYPES: Final = {
     "bytes": ("bytes", "bytes"),
     "string": ("bytes", "string"),
     "float": ("float", "float32"),
     **{f"float{bits}": ("float", f"float{bits}") for bits in (16, 32)},
-    "float64": ("float", "float32"),  # as manifests once called it; see `exact_type`
+    "float64": ("float", "float32"),  # in manifests of older versions; see `exact_type`
     **{f"int{bits}": ("int64", f"int{bits}") for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": ("int64", f"uint{bits}") for bits in (8, 16, 32, 64)},
     "bool": ("int64", "bool"),
 }
-"""Kind and dtype by the name in a schema, for values that are listed one by one."""
+"""Kind and dtype by the name in a schema, for values in a list."""
 
 IMAGE: Final = FeatureType("bytes", "bytes", (), "image")
 
@@ -315,16 +318,16 @@ _TYPE: Final = re.compile(
     r"(?P<raw>raw:)?\s*(?P<dtype>\w+)(:(?P<unit>\w+))?\s*(?P<shape>\[[^\[\]]*\])?"
 )
 _HINT: Final = (
-    "a type is int64, float, bytes, string, image (the bytes of a file), or a dtype and a shape, "
+    "a type is int64, float, bytes, string, image (an image file), or a dtype and a shape, "
     "as in id=string,image=uint8[28,28],tokens=int64[null],mask=raw:uint8[null,null]"
 )
 
 
 def parse_schema_option(text: str) -> dict[str, FeatureType]:
-    """Read ``--schema name=type,...``; the types are in the module's docstring.
+    """Return the types of ``--schema NAME=TYPE,...``; see the module's docstring.
 
     Raises:
-        OptionError: Something else; says at which character.
+        OptionError: The text is malformed; the message has the position.
     """
     types: dict[str, FeatureType] = {}
     at = 0
@@ -332,33 +335,35 @@ def parse_schema_option(text: str) -> dict[str, FeatureType]:
         found = _FEATURE.match(text, at)
         if found is None or not found["name"]:
             part = text[at:].split(",")[0]
-            raise _wrong(f"{part!r} is not NAME=TYPE", at)
+            raise _syntax_error(f"{part!r} is not NAME=TYPE", at)
         name = found["name"]
         if name in types:
-            raise _wrong(f"{name!r} comes twice", at)
+            raise _syntax_error(f"{name!r} is declared twice", at)
         try:
             types[name] = parse_type(found["type"])
         except ValueError as error:
-            given = f"{name}={found['type']}"
-            raise _wrong(f"{given!r} is not NAME=TYPE: {error}", found.start("type")) from None
+            text = f"{name}={found['type']}"
+            raise _syntax_error(
+                f"{text!r} is not NAME=TYPE: {error}", found.start("type")
+            ) from None
         at = found.end()
         if at >= len(text) and not text.endswith(","):
             return types
 
 
-def _wrong(what: str, at: int) -> OptionError:
+def _syntax_error(what: str, at: int) -> OptionError:
     return OptionError(f"--schema, character {at + 1}: {what}", hint=_HINT)
 
 
 def parse_type(text: str) -> FeatureType:
-    """Read one TYPE.
+    """Return the type of one TYPE text.
 
     Raises:
-        ValueError: It is none; the message says why.
+        ValueError: It is malformed; the message says why.
     """
     found = _TYPE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no type")
+        raise ValueError(f"{text!r} is not a type")
     dtype, shape = found["dtype"], _parse_shape(found["shape"])
     if found["unit"]:
         if found["raw"] or dtype != "int64":
@@ -368,58 +373,58 @@ def parse_type(text: str) -> FeatureType:
         return raw_type(dtype, shape)
     if dtype == "image":
         if shape is not None:
-            raise ValueError("an image's file is one value, and has no shape here")
+            raise ValueError("an image file is one value, so image takes no shape")
         return IMAGE
     return list_type(dtype, shape)
 
 
 def list_type(dtype: str, shape: Shape | None) -> FeatureType:
-    """Return the type of values that are listed one by one.
+    """Return the type of values stored in a list.
 
     Raises:
-        ValueError: They can not be of this dtype.
+        ValueError: A list can not store this dtype.
     """
     known = LIST_DTYPES.get(dtype)
     if known is None:
         only_raw = dtype in RAW_DTYPES
         raise ValueError(
-            f"{dtype!r} values have no place in a list: raw:{dtype} stores their bytes"
+            f"a list can not store {dtype!r} values; raw:{dtype} stores their bytes"
             if only_raw
-            else f"{dtype!r} is no dtype"
+            else f"{dtype!r} is not a dtype"
         )
     return FeatureType(known[0], known[1], shape)  # type: ignore[arg-type]
 
 
 def time_type(unit: str, shape: Shape | None) -> FeatureType:
-    """Return the type of times as integers of a unit.
+    """Return the type of times stored as integers.
 
     Raises:
-        ValueError: There is no such unit.
+        ValueError: The unit is unknown.
     """
     if unit not in TIME_UNITS:
-        raise ValueError(f"{unit!r} is no unit of time: {', '.join(TIME_UNITS)}")
+        raise ValueError(f"{unit!r} is not a unit of time: {', '.join(TIME_UNITS)}")
     return FeatureType("int64", "int64", shape, format=unit)
 
 
 def exact_type(found: FeatureType) -> FeatureType:
-    """Return the type that holds every digit: of float64 in a list that of its raw bytes."""
+    """Return a type without precision loss: raw float64 in place of float64 in a list."""
     is_wide = (found.kind, found.dtype, found.encoding) == ("float", "float64", "list")
     return raw_type("float64", found.shape) if is_wide else found
 
 
 def raw_type(dtype: str, shape: Shape | None) -> FeatureType:
-    """Return the type of an array that is stored as its bytes.
+    """Return the type of an array stored as its bytes.
 
     Raises:
-        ValueError: It can not be of this dtype.
+        ValueError: Raw arrays can not have this dtype.
     """
     if dtype not in RAW_DTYPES:
-        raise ValueError(f"{dtype!r} is no dtype of raw bytes: {', '.join(RAW_DTYPES)}")
+        raise ValueError(f"{dtype!r} is not a dtype of raw bytes: {', '.join(RAW_DTYPES)}")
     return FeatureType("bytes", dtype, shape, "raw")
 
 
 def type_text(feature_type: FeatureType) -> str:
-    """Return a type as a person writes it."""
+    """Return a type in the text form of ``--schema``."""
     if feature_type.encoding == "image":
         return "image"
     shape = feature_type.shape
@@ -430,7 +435,7 @@ def type_text(feature_type: FeatureType) -> str:
 
 
 def summary_text(feature_type: FeatureType) -> str:
-    """Return a type in few words: ``float32``, ``uint8[28,28]``, ``encoded jpeg``."""
+    """Return a short description of a type: ``float32``, ``uint8[28,28]``, ``encoded jpeg``."""
     if feature_type.encoding == "image":
         return f"encoded {feature_type.format or 'image'}"
     if feature_type.kind is None:
@@ -447,31 +452,30 @@ def _parse_shape(text: str | None) -> Shape | None:
     shape: list[int | None] = []
     for size in map(str.strip, sizes.split(",")):
         if size != "null" and not (size.isascii() and size.isdigit()):
-            raise ValueError(f"{size!r} in {text} is no size: a number, or null where it varies")
+            raise ValueError(
+                f"{size!r} in {text} is not a size: give a number, or null for one that varies"
+            )
         shape.append(None if size == "null" else int(size))
     return tuple(shape)
 
 
-# ``<name>/shape``: where the shape of a value is that its number of values does not tell.
-#
-# A feature of which two dimensions vary has its shape in each record, as an ``int64[rank]`` beside
-# it (FORMATS.md, F8). It is written by the declaration of such a shape, and taken away on reading.
+# -- shapes in a separate feature ------------------------------------------------------------------
 
 _SUFFIX: Final = "/shape"
 
 
 def shape_feature(name: str) -> str:
-    """Return the name of the feature that holds the shapes of another."""
+    """Return the name of the feature that stores the shapes of another."""
     return name + _SUFFIX
 
 
 def shape_feature_type(rank: int) -> FeatureType:
-    """Return its type."""
+    """Return the type of a feature that stores shapes of ``rank`` dimensions."""
     return FeatureType("int64", "int64", (rank,))
 
 
 def shape_features(types: Mapping[str, FeatureType]) -> dict[str, FeatureType]:
-    """Return the features that hold shapes, for all declared types that need one."""
+    """Return the types of the shape features that declared types need, by name."""
     return {
         shape_feature(name): shape_feature_type(len(found.shape))
         for name, found in types.items()
@@ -480,11 +484,11 @@ def shape_features(types: Mapping[str, FeatureType]) -> dict[str, FeatureType]:
 
 
 def shape_feature_names(types: Mapping[str, FeatureType]) -> dict[str, str]:
-    """Return which features have their shapes elsewhere, with the names of those that hold them."""
-    return {name: shape_feature(name) for name in types if _is_shaped_by_another(name, types)}
+    """Return the name of its shape feature for each feature that has one."""
+    return {name: shape_feature(name) for name in types if _has_shape_feature(name, types)}
 
 
-def _is_shaped_by_another(name: str, types: Mapping[str, FeatureType]) -> bool:
+def _has_shape_feature(name: str, types: Mapping[str, FeatureType]) -> bool:
     shape, holder = types[name].shape, types.get(shape_feature(name))
     if holder is None or shape is None or not needs_shape(shape):
         return False
@@ -496,63 +500,63 @@ def check_same_shape_features(
     first: tuple[str, Mapping[str, FeatureType]],
     second: tuple[str, Mapping[str, FeatureType]],
 ) -> None:
-    """Refuse values that have their shapes beside them among others that have not.
+    """Raise if only one of two sets of records has a shape feature for ``feature``.
 
-    One schema is for all of them, and the shapes of the one kind could not be told from it.
+    They would share one schema, which could not say which records have it.
 
     Args:
-        feature: Of both.
-        first: What a person calls some records, and the types of all their features.
-        second: The same of others.
+        feature: The feature of both.
+        first: Name of a set of records for messages, and the types of its features.
+        second: The same for the other set.
 
     Raises:
-        SchemaConflict: Only one of them has shapes beside the values.
+        SchemaConflict: Only one of them has the shape feature.
     """
     (name, types), (other_name, other_types) = first, second
-    is_beside = _is_shaped_by_another(feature, types)
-    if is_beside is _is_shaped_by_another(feature, other_types):
+    has_shapes = _has_shape_feature(feature, types)
+    if has_shapes is _has_shape_feature(feature, other_types):
         return
-    if not is_beside:
+    if not has_shapes:
         name, types, other_name, other_types = other_name, other_types, name, types
     if other_types[feature].kind is None:
-        return  # it has no value, and so none without a shape
+        return  # the feature has no value there
     raise SchemaConflict(
-        f"each record of {name} has its shape in {shape_feature(feature)!r}, and no record of "
-        f"{other_name}",
+        f"the records of {name} have their shapes in {shape_feature(feature)!r}, but those of "
+        f"{other_name} do not",
         hint=f"write {other_name} with --schema '{feature}={type_text(types[feature])}' too",
         feature=feature,
     )
 
 
 def reshaped(name: str, flat: Any, sizes: Any, declared: Shape) -> Any:
-    """Give the values of one record the shape that stands beside them.
+    """Return the values of one record with the shape from the shape feature.
 
     Args:
-        name: Of the feature, for errors.
-        flat: Its values, in a row; None where it is there without a kind.
-        sizes: ``int64[rank]``; None where it is missing.
+        name: Name of the feature, for errors.
+        flat: Its values, one-dimensional; None for a feature with no kind.
+        sizes: The shape, ``int64[rank]``; None if the shape feature is missing.
         declared: The schema's shape.
 
     Raises:
-        FeatureError: The shape is missing, or does not go with the values or with the schema.
+        FeatureError: The shape is missing, or contradicts the values or the schema.
     """
     if flat is None:
         return None
     shape = None if sizes is None else tuple(np.asarray(sizes).reshape(-1).tolist())
-    # Without values what is there may have dimensions of 0, in any order.
+    # An empty value may have sizes of 0 in any dimensions.
     values: NDArray[Any] = flat if isinstance(flat, np.ndarray) else np.array(flat, object)
-    if shape is None or not _goes_with(shape, declared, values.size):
+    if shape is None or not _is_shape_of(shape, declared, values.size):
         raise FeatureError(
-            f"{values.size:,} values here, and {shape_feature(name)!r} says "
-            f"{'nothing' if shape is None else list(shape)}",
-            hint="another program has changed one without the other",
+            f"{values.size:,} values, but {shape_feature(name)!r} "
+            f"{'is missing' if shape is None else f'is {list(shape)}'}",
+            hint="did another program change one without the other?",
             feature=name,
         )
     shaped = values.reshape(shape)
     return shaped if isinstance(flat, np.ndarray) else shaped.tolist()
 
 
-def _goes_with(shape: Iterable[int], declared: Shape, num_values: int) -> bool:
+def _is_shape_of(shape: Iterable[int], declared: Shape, num_values: int) -> bool:
     sizes = list(shape)
     if len(sizes) != len(declared) or any(size < 0 for size in sizes):
         return False

@@ -1,6 +1,6 @@
-"""Counting labels while records are written: the class mix, in all and per shard.
+"""Count labels while records are written: per dataset and per shard.
 
-Counts that were gathered side by side are merged, and give what one counter would have given.
+Merging the counts of several workers gives the counts of a single one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from shardwriter.errors import ManifestError
 from shardwriter.formats import RawArray
 
-MAX_CELLS: Final = 1_000_000  # shards x labels that are counted per shard
-MAX_LABELS: Final = 100_000  # a feature with more values is no label
+MAX_CELLS: Final = 1_000_000  # shards x labels; beyond it, counts are per dataset only
+MAX_LABELS: Final = 100_000  # a feature with more distinct values is not counted
 
 
 @dataclass
 class _Label:
-    """One label: how it is spelled, its count in all and per shard, and its first and last item."""
+    """One label: its spelling, its count, its counts by shard, and its first and last item."""
 
     spelled: str
     count: int
@@ -38,7 +38,10 @@ class LabelCounts:
 
     Args:
         feature: Name of the feature.
-        num_shards: N.
+        num_shards: Number of shards.
+
+    Attributes:
+        too_many: Whether there were more than MAX_LABELS labels; then nothing is counted.
     """
 
     def __init__(self, feature: str, num_shards: int) -> None:
@@ -49,7 +52,7 @@ class LabelCounts:
         self.too_many = False
 
     def add(self, item_index: int, value: Any) -> None:
-        """Count the label, or the labels, of one item; items come in any order."""
+        """Count the label or labels of one item; items may come in any order."""
         if self.too_many:
             return
         for key in labels_of(value):
@@ -69,7 +72,7 @@ class LabelCounts:
                 label.shards[item_index % self._num_shards] += 1
 
     def _admit(self, key: Any, spelled: str, item_index: int) -> _Label | None:
-        """Take a new label up; None where there are too many."""
+        """Add a new label and return it; None if there are too many."""
         if len(self._labels) >= MAX_LABELS:
             self._give_up()
             return None
@@ -90,35 +93,35 @@ class LabelCounts:
                 label.shards = None
 
     def merge(self, other: LabelCounts) -> None:
-        """Add the counts of other items of the same dataset."""
+        """Add the counts of other items of the dataset."""
         if self.too_many or other.too_many:
             self._give_up()
             return
         if not other._per_shard:
             self._drop_shards()
-        for key, theirs in other._labels.items():
-            # A NaN that came from another process is another object.
+        for key, added in other._labels.items():
+            # A NaN from another process is another object, and would be another key.
             key = math.nan if key != key else key
-            mine = self._labels.get(key) or self._admit(key, theirs.spelled, theirs.first)
-            if mine is None:
+            own = self._labels.get(key) or self._admit(key, added.spelled, added.first)
+            if own is None:
                 return
-            mine.first = min(mine.first, theirs.first)
-            mine.spelled = _spelling(mine.spelled, theirs.spelled)
-            mine.last = max(mine.last, theirs.last)
-            mine.count += theirs.count
-            if mine.shards is not None and theirs.shards is not None:
-                mine.shards = _sum(mine.shards, theirs.shards, self._num_shards)
+            own.first = min(own.first, added.first)
+            own.spelled = _spelling(own.spelled, added.spelled)
+            own.last = max(own.last, added.last)
+            own.count += added.count
+            if own.shards is not None and added.shards is not None:
+                own.shards = _sum(own.shards, added.shards, self._num_shards)
 
     @property
     def is_sorted(self) -> bool:
-        """Whether every label came in one run, and there are several of several items."""
+        """Whether the items are sorted by label: several labels, each in one run of items."""
         labels = sorted(self._labels.values(), key=lambda label: label.first)
         if not 1 < len(labels) < sum(label.count for label in labels):
             return False
         return all(a.last < b.first for a, b in pairwise(labels))
 
     def to_state(self) -> dict[str, Any]:
-        """Return all that is known, as JSON; see :meth:`from_state`."""
+        """Return the counts as JSON; see :meth:`from_state`."""
         return {
             "feature": self.feature,
             "labels": [
@@ -138,7 +141,7 @@ class LabelCounts:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], num_shards: int) -> LabelCounts:
-        """Return the counts of which :meth:`to_state` has told."""
+        """Return counts from the result of :meth:`to_state`."""
         counts = cls(state["feature"], num_shards)
         counts._per_shard, counts.too_many = state["per_shard"], state["too_many"]
         counts._labels = {
@@ -149,24 +152,24 @@ class LabelCounts:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any], num_shards: int, kind: str | None) -> LabelCounts:
-        """Return the counts that a manifest has, of a feature of this kind.
+        """Return the counts in a manifest, of a feature of this kind.
 
-        It does not tell where a label stood first, so labels do not count as sorted.
+        A manifest does not have the first items of labels, so `is_sorted` is False.
 
         Raises:
-            ManifestError: A label is no value of such a feature.
+            ManifestError: A label is not a value of this kind.
         """
         counts = cls(entry["feature"], num_shards)
         shards = entry.get("shards")
         counts._per_shard = shards is not None
-        read = {"int64": int, "float": float}.get(kind or "", str)
+        parse = {"int64": int, "float": float}.get(kind or "", str)
         for spelled, count in entry["counts"].items():
             try:
-                key = math.nan if spelled == "nan" and read is float else read(spelled)
+                key = math.nan if spelled == "nan" and parse is float else parse(spelled)
             except ValueError:
                 raise ManifestError(
-                    f"the manifest counts the label {spelled!r:.80}, which is no {kind}",
-                    hint="restore the manifest that came with the dataset, or write it again",
+                    f"the manifest counts the label {spelled!r:.80}, which is not of kind {kind}",
+                    hint="restore the dataset's original manifest, or write the dataset again",
                     feature=counts.feature,
                 ) from None
             row = None if shards is None else list(shards[spelled])
@@ -174,7 +177,7 @@ class LabelCounts:
         return counts
 
     def to_json(self) -> dict[str, Any] | None:
-        """Return the manifest's ``labels``; None where nothing was counted."""
+        """Return the manifest's ``labels``; None if nothing was counted."""
         labels = self._labels.values()
         counts = {label.spelled: label.count for label in labels}
         if not counts or len(counts) != len(labels):  # 1 and "1" are two labels of one spelling
@@ -188,7 +191,7 @@ class LabelCounts:
 
 
 def _spelling(a: str, b: str) -> str:
-    """Return how a number is spelled that came as 1 and as 1.0: whoever came first."""
+    """Return one of two spellings of a number (1 and 1.0), whatever their order."""
     return a if a == b else max(a, b, key=lambda text: (not text.removeprefix("-").isdigit(), text))
 
 
@@ -197,18 +200,18 @@ def _dense(row: list[int] | Counter[int], num_shards: int) -> list[int]:
 
 
 def _sum(
-    mine: list[int] | Counter[int], theirs: list[int] | Counter[int], num_shards: int
+    own: list[int] | Counter[int], added: list[int] | Counter[int], num_shards: int
 ) -> list[int] | Counter[int]:
-    """Add counts by shard; of many shards most counts that come from elsewhere are 0."""
-    if isinstance(theirs, Counter):
-        for shard, count in theirs.items():
-            mine[shard] += count
-        return mine
-    return list(map(add, _dense(mine, num_shards), theirs))
+    """Return the sum of counts by shard; counts from a state may be sparse."""
+    if isinstance(added, Counter):
+        for shard, count in added.items():
+            own[shard] += count
+        return own
+    return list(map(add, _dense(own, num_shards), added))
 
 
 def _row_json(row: list[int] | Counter[int] | None) -> Any:
-    """Return the counts by shard; those of a few of many shards with their numbers."""
+    """Return the counts by shard as JSON: a list, or an object by shard if most are 0."""
     if row is None:
         return None
     numbered = row.items() if isinstance(row, Counter) else enumerate(row)
@@ -236,7 +239,7 @@ def _key(entry: Any) -> Any:
 
 
 def labels_of(value: Any) -> Iterable[Any]:
-    """Return the labels that a feature's value is; a label is spelled as its ``str``."""
+    """Return the labels in a feature's value: numbers, or ``str`` for texts and bytes."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return (bytes(value).decode("utf-8", "backslashreplace"),)
     if isinstance(value, str):
@@ -250,5 +253,5 @@ def labels_of(value: Any) -> Iterable[Any]:
     elif hasattr(value, "__array__"):
         return labels_of(np.asarray(value).ravel().tolist())
     if isinstance(value, float) and value != value:
-        value = math.nan  # so that all of them are one label
+        value = math.nan  # one object, so all NaN are one label
     return (int(value),) if isinstance(value, int) else (value,)

@@ -1,7 +1,8 @@
-"""What is learnt from records while they are written: the schema, and the label counts.
+"""Statistics of written records: the schema, the label counts and the data warnings.
 
-It is gathered in pieces (by worker, by attempt), and the pieces are joined; order and division
-change nothing.
+Each worker and each attempt gathers its own, and these are merged; the result does not depend on
+order or partition. Of two warnings of the same code and feature, the one of the smaller item index
+remains, so neither the engine, the number of workers nor a resume decides which item is named.
 """
 
 from __future__ import annotations
@@ -15,20 +16,14 @@ from shardwriter.errors import DataError, DataWarning
 from shardwriter.schema.labels import LabelCounts
 from shardwriter.schema.schema import FeatureSummary, Schema
 
-# Warnings about data, gathered: the first of each code and feature, whoever meets it first.
-#
-# They are gathered in pieces, as types are (by worker, by attempt), and joined: of two with the
-# same code and feature the one of the smaller item index stays. So neither the engine, nor the
-# number of workers, nor a resume decides which item is named.
-
 _FIELDS: Final = ("code", "message", "hint", "feature", "path", "line", "index", "value", "stored")
 
 
 class DataWarnings:
-    """At most one warning for each code and feature.
+    """The first warning of each code and feature, in order of code and feature.
 
     Args:
-        warnings: Those that it begins with.
+        warnings: Initial warnings.
     """
 
     def __init__(self, warnings: Iterable[DataWarning] = ()) -> None:
@@ -39,11 +34,11 @@ class DataWarnings:
         """Add a warning, unless there is one of an earlier item."""
         key = warning.code, warning.feature or ""
         known = self._first.get(key)
-        if known is None or _place(warning) < _place(known):
+        if known is None or _position(warning) < _position(known):
             self._first[key] = warning
 
     def merge(self, others: Iterable[DataWarning]) -> None:
-        """Add several."""
+        """Add several warnings."""
         for warning in others:
             self.add(warning)
 
@@ -54,23 +49,23 @@ class DataWarnings:
         return len(self._first)
 
     def has_before(self, code: str, feature: str, index: int) -> bool:
-        """Return whether there is one of this code about a feature, of no later item."""
+        """Return whether there is a warning of this code and feature at or before an item."""
         known = self._first.get((code, feature))
         return known is not None and known.index is not None and known.index <= index
 
 
-def _place(warning: DataWarning) -> tuple[int, int]:
+def _position(warning: DataWarning) -> tuple[int, int]:
     return (-1 if warning.index is None else warning.index, warning.line or 0)
 
 
 def to_json(warning: DataWarning) -> dict[str, Any]:
-    """Return a warning as JSON, without what is None."""
+    """Return a warning as JSON, without fields that are None."""
     fields = {name: getattr(warning, name) for name in _FIELDS}
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def from_json(entry: Mapping[str, Any]) -> DataWarning:
-    """Return a warning that `to_json` or `to_manifest` has written.
+    """Return a warning from the result of `to_json` or `to_manifest`.
 
     Raises:
         KeyError: The entry has no code or no message.
@@ -83,7 +78,7 @@ def from_json(entry: Mapping[str, Any]) -> DataWarning:
 def to_manifest(warnings: Iterable[DataWarning]) -> dict[str, Any]:
     """Return the manifest's ``metadata`` for warnings: ``{}``, or ``{"warnings": [...]}``.
 
-    It says the same on every machine: of a path only the file's name.
+    The result is the same on every machine, as only the file name of a path is included.
     """
     entries = []
     for warning in DataWarnings(warnings):
@@ -94,37 +89,37 @@ def to_manifest(warnings: Iterable[DataWarning]) -> dict[str, Any]:
 
 
 def from_manifest(metadata: Mapping[str, Any]) -> list[DataWarning]:
-    """Return the warnings in a manifest's ``metadata``; none where they are malformed."""
+    """Return the warnings in a manifest's ``metadata``; none if they are malformed."""
     try:
         return [from_json(entry) for entry in metadata.get("warnings", ())]
     except (AttributeError, KeyError, TypeError):
-        return []  # a manifest is used for its data, whatever others have put beside it
+        return []  # malformed metadata must not make a dataset unreadable
 
 
 def warnings_of(source: object) -> list[DataWarning]:
-    """Return what a source warns of: its ``warnings``, where it has some."""
+    """Return the ``warnings`` of a source; none if it does not have the attribute."""
     return list(getattr(source, "warnings", ()))
 
 
 def shift_index(warning: DataWarning, num_items: int) -> DataWarning:
-    """Return a warning about an item that comes behind so many others."""
+    """Return a warning with its item index increased by ``num_items``."""
     index = None if warning.index is None else warning.index + num_items
     return from_json({**to_json(warning), "index": index})
 
 
 def as_error(warning: DataWarning, kind: type[DataError]) -> DataError:
-    """Return a warning as the error that it is with ``strict``."""
+    """Return the error that ``strict`` raises for a warning."""
     return kind(warning.message, hint=warning.hint, path=warning.path, line=warning.line)
 
 
 @dataclass
 class RecordStats:
-    """A piece of it.
+    """Statistics of some of a dataset's records.
 
     Attributes:
-        features: The schema, by feature.
+        features: Feature types and counts, by key.
         labels: The label counts.
-        warnings: What was stored in a way that may not be meant.
+        warnings: Warnings about values stored in a way that may not be intended.
     """
 
     features: dict[str, FeatureSummary]
@@ -132,10 +127,10 @@ class RecordStats:
     warnings: DataWarnings = field(default_factory=DataWarnings)
 
     def merge(self, other: RecordStats) -> None:
-        """Join another piece in.
+        """Add the statistics of other records.
 
         Raises:
-            SchemaConflict: A feature has types that do not go together.
+            SchemaConflict: A feature has conflicting types.
         """
         schema = Schema()
         schema.features = self.features
@@ -144,16 +139,16 @@ class RecordStats:
         self.warnings.merge(other.warnings)
 
     def merge_types(self, features: dict[str, FeatureSummary]) -> None:
-        """Join types in, of records that are counted elsewhere."""
+        """Add feature types without the counts of their records."""
         self.merge(RecordStats(types_of(features), LabelCounts(self.labels.feature, 1)))
 
     @classmethod
     def of(cls, label: str, num_shards: int) -> RecordStats:
-        """Return what is learnt from no records."""
+        """Return the statistics of no records."""
         return cls({}, LabelCounts(label, num_shards))
 
     def to_state(self) -> dict[str, Any]:
-        """Return all of it as JSON."""
+        """Return the statistics as JSON; see :meth:`from_state`."""
         features = {name: feature.to_state() for name, feature in self.features.items()}
         state: dict[str, Any] = {"features": features, "labels": self.labels.to_state()}
         if self.warnings:
@@ -162,7 +157,7 @@ class RecordStats:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], num_shards: int) -> RecordStats:
-        """Return what :meth:`to_state` has told."""
+        """Return statistics from the result of :meth:`to_state`."""
         features = {
             name: FeatureSummary.from_json(entry) for name, entry in state["features"].items()
         }
@@ -171,7 +166,7 @@ class RecordStats:
 
 
 def types_of(features: Mapping[str, FeatureSummary]) -> dict[str, FeatureSummary]:
-    """Return the types alone, without how often they were seen."""
+    """Return summaries with the types only, without counts."""
     return {
         name: FeatureSummary(feature.type, first_item=feature.first_item)
         for name, feature in features.items()

@@ -1,7 +1,7 @@
-"""The schema: the features of all records, with their types and how often they were there.
+"""The schema of a dataset: its features with their types and counts.
 
-Types are joined (:mod:`shardwriter.schema.feature_types`). A *plan* is the same thing fixed
-before record 0; then values are converted to its kinds, and inference only describes and refuses.
+Types of records are joined (:mod:`shardwriter.schema.feature_types`). A *plan* has types known
+before the first record: values are converted to its kinds, and a value of another kind is an error.
 """
 
 from __future__ import annotations
@@ -31,18 +31,26 @@ from shardwriter.schema.feature_types import (
     type_text,
 )
 
-_SEEN_LIMIT: Final = 4096  # signatures remembered of one feature
+_SEEN_LIMIT: Final = 4096  # cached signatures per feature
 
 
 @dataclass
 class FeatureSummary:
-    """A feature's type and how often it was there."""
+    """A feature's type and counts.
+
+    Attributes:
+        type: The joined type of its values.
+        present: Records that have the feature.
+        unset: Of these, records with no value in it.
+        vocabulary: Names of the values of an integer feature.
+        first_item: Index of the item from which the type has its kind.
+    """
 
     type: FeatureType
     present: int = 0
     unset: int = 0
     vocabulary: list[str] | None = None
-    first_item: int | None = field(default=None, compare=False)  # gave the type its present kind
+    first_item: int | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the feature's entry in the manifest."""
@@ -62,7 +70,7 @@ class FeatureSummary:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> FeatureSummary:
-        """Read a feature's entry in a manifest."""
+        """Return the summary from a feature's entry in a manifest."""
         shape = entry.get("shape")
         feature_type = FeatureType(
             entry.get("kind"),
@@ -80,25 +88,25 @@ class FeatureSummary:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """Return the entry with what a manifest does not tell: where the type comes from."""
+        """Return the manifest's entry with ``first_item``, which a manifest does not have."""
         return {**self.to_json(), "first_item": self.first_item}
 
 
 def _dtype_of(kind: Kind | None, dtype: str | None) -> str | None:
-    """Return what the values of a feature are; manifests once said float64 of float32."""
+    """Return the dtype of a feature's values; older manifests say float64 for float32."""
     return float_dtype(dtype) if kind == "float" and dtype is not None else dtype
 
 
 class Schema:
-    """The features seen so far, and those that a plan fixed.
+    """The features of the records observed so far, and those of a plan.
 
     Args:
-        plan: Types known before record 0. Kinds are binding: see :attr:`kinds`.
+        plan: Types known before the first record. Their kinds are binding, see :attr:`kinds`.
         vocabularies: Names of the values of integer features, by feature.
 
     Attributes:
-        on_widen: Told of the features whose type has widened with a record, when that record was
-            joined in.
+        features: Summaries by key (see :mod:`shardwriter.formats.sequence_example`).
+        on_widen: Called after a record with the features whose types it has widened.
     """
 
     on_widen: Callable[[Mapping[str, FeatureSummary]], None] | None = None
@@ -109,9 +117,9 @@ class Schema:
         vocabularies: Mapping[str, list[str]] | None = None,
     ) -> None:
         self.plan = dict(plan or {})
-        words = vocabularies or {}
+        names = vocabularies or {}
         self.features: dict[str, FeatureSummary] = {
-            name: FeatureSummary(planned, vocabulary=words.get(name))
+            name: FeatureSummary(planned, vocabulary=names.get(name))
             for name, planned in self.plan.items()
         }
         self._seen: dict[str, set[object]] = {name: set() for name in self.plan}
@@ -119,14 +127,14 @@ class Schema:
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """The kinds that the plan binds values to."""
+        """The planned kinds, by feature."""
         return {name: t.kind for name, t in self.plan.items() if t.kind is not None}
 
     def claim(self, item_index: int, *, of_sequences: bool) -> None:
-        """Note what records are: all of them Examples, or all of them SequenceExamples.
+        """Record whether the records are Examples or SequenceExamples.
 
         Raises:
-            SchemaConflict: Others are of the other kind.
+            SchemaConflict: Earlier records are of the other kind.
         """
         if self._of_sequences is not of_sequences:
             for name, summary in self.features.items():
@@ -137,11 +145,11 @@ class Schema:
             self._of_sequences = of_sequences
 
     def observe(self, item_index: int, features: Mapping[str, Any]) -> None:
-        """Join one record's features in. A record that raises leaves no trace.
+        """Join the features of one record into the schema; nothing changes if it raises.
 
         Raises:
-            SchemaConflict: A feature has a type that does not go with that of an earlier item.
-            FeatureError: A value has no place in an Example.
+            SchemaConflict: A feature's type conflicts with that of an earlier item.
+            FeatureError: An Example can not store a value.
         """
         widened: list[tuple[str, FeatureType, int | None]] = []
         try:
@@ -156,36 +164,36 @@ class Schema:
                 if value is UNSET:
                     summary.unset += 1
                     continue
-                # Most records repeat the types of the one before: those cost a look-up.
-                look = signature(value)
-                if summary.type.encoding == "image" and look is bytes:
-                    look = image_format(value[:16])
+                # Most records repeat known types, which then cost one lookup.
+                key = signature(value)
+                if summary.type.encoding == "image" and key is bytes:
+                    key = image_format(value[:16])
                 seen = self._seen[name]
-                if look is not None and look in seen:
+                if key is not None and key in seen:
                     continue
                 before = summary.type, summary.first_item
                 self._join(name, summary, value, item_index)
                 if summary.type is not before[0]:
                     widened.append((name, *before))
-                if look is not None:
+                if key is not None:
                     if len(seen) >= _SEEN_LIMIT:
                         seen.clear()
-                    seen.add(look)
+                    seen.add(key)
         except ShardwriterError as error:
-            self._forget(features, error.feature, widened)
+            self._roll_back(features, error.feature, widened)
             if error.feature is not None:
                 error.feature = display_name(error.feature)
             raise
         if widened and self.on_widen is not None:
             self.on_widen({name: self.features[name] for name, *_ in widened})
 
-    def _forget(
+    def _roll_back(
         self,
         features: Mapping[str, Any],
         failed: str | None,
         widened: list[tuple[str, FeatureType, int | None]],
     ) -> None:
-        """Take back what a record counted and widened before its feature ``failed``."""
+        """Undo the counts and types that a record changed before its feature ``failed``."""
         for name, feature_type, first_item in reversed(widened):
             summary = self.features[name]
             summary.type, summary.first_item = feature_type, first_item
@@ -206,7 +214,7 @@ class Schema:
                 return
 
     def observe_column(self, name: str, num_present: int, num_unset: int) -> None:
-        """Count a planned feature over many records at once."""
+        """Add the counts of a planned feature in many records."""
         summary = self.features[name]
         summary.present += num_present
         summary.unset += num_unset
@@ -222,7 +230,7 @@ class Schema:
         except ValueError:
             here = FeatureSummary(found, first_item=item_index)
             raise _conflict(name, summary, here) from None
-        # A plan may leave the shape open: then it is an item's.
+        # If the plan leaves the shape open, the shape comes from an item.
         if summary.first_item is None and (planned is None or planned.shape is None):
             summary.first_item = item_index
         summary.type = joined
@@ -234,34 +242,34 @@ class Schema:
         return as_planned(describe(name, value, planned.kind), planned, value)
 
     def merge(self, features: Mapping[str, FeatureSummary]) -> None:
-        """Join in what was learnt from other items; any order and division gives the same.
+        """Join the features of other items into the schema, independent of order and partition.
 
         Raises:
-            SchemaConflict: A feature has types that do not go together, or some are of Examples
-                and some of SequenceExamples; names an item of each.
+            SchemaConflict: A feature has conflicting types, or some features are of Examples and
+                some of SequenceExamples; the message has an item of each.
         """
-        theirs_are = {is_sequence_key(name) for name in features}
-        if len(theirs_are | {is_sequence_key(name) for name in self.features}) > 1:
-            of_sequences = True in theirs_are
+        record_types = {is_sequence_key(name) for name in features}
+        if len(record_types | {is_sequence_key(name) for name in self.features}) > 1:
+            of_sequences = True in record_types
             raise _mixed(features, self.features, here_is_sequence=of_sequences)
-        for name, theirs in features.items():
-            mine = self.features.setdefault(name, FeatureSummary(FeatureType()))
+        for name, other in features.items():
+            own = self.features.setdefault(name, FeatureSummary(FeatureType()))
             self._seen.setdefault(name, set()).clear()
             try:
-                joined = mine.type.join(theirs.type)
+                joined = own.type.join(other.type)
             except ValueError:
-                conflict = _conflict(name, mine, theirs)
+                conflict = _conflict(name, own, other)
                 conflict.feature = display_name(name)
                 raise conflict from None
-            firsts = [i for i in (mine.first_item, theirs.first_item) if i is not None]
-            mine.first_item = min(firsts, default=None)
-            mine.type = joined
-            mine.present += theirs.present
-            mine.unset += theirs.unset
-            mine.vocabulary = mine.vocabulary or theirs.vocabulary
+            firsts = [i for i in (own.first_item, other.first_item) if i is not None]
+            own.first_item = min(firsts, default=None)
+            own.type = joined
+            own.present += other.present
+            own.unset += other.unset
+            own.vocabulary = own.vocabulary or other.vocabulary
 
     def to_json(self) -> dict[str, Any]:
-        """Return the manifest's ``schema``; that of SequenceExamples has ``feature_lists`` too."""
+        """Return the manifest's ``schema``; for SequenceExamples with ``feature_lists``."""
         entries = {name: self.features[name].to_json() for name in sorted(self.features)}
         if not any(map(is_sequence_key, entries)):
             return {"features": entries}
@@ -269,16 +277,16 @@ class Schema:
 
 
 def _conflict(name: str, a: FeatureSummary, b: FeatureSummary) -> SchemaConflict:
-    """Return the error for two types that do not go together, seen from the later item."""
+    """Return the error for two conflicting types, located at the later item."""
     first, here = sorted((a, b), key=lambda s: -1 if s.first_item is None else s.first_item)
     try:
         first.type.join(here.type)
     except ValueError as error:
         conflict = error
-    place = "the plan" if first.first_item is None else f"item {first.first_item}"
+    place = "the schema" if first.first_item is None else f"item {first.first_item}"
     return SchemaConflict(
         f"{_phrase(here.type)} here, {_phrase(first.type)} in {place} ({conflict})",
-        hint=_remedy(display_name(name), here.type, first.type),
+        hint=_conflict_hint(display_name(name), here.type, first.type),
         feature=name,
         index=here.first_item,
     )
@@ -290,7 +298,7 @@ def _mixed(
     *,
     here_is_sequence: bool,
 ) -> SchemaConflict:
-    """Return the error for Examples and SequenceExamples in one dataset, seen from the later."""
+    """Return the error for Examples and SequenceExamples in one dataset, at the later item."""
     items = [
         min((s.first_item for s in some.values() if s.first_item is not None), default=None)
         for some in (here, there)
@@ -304,7 +312,7 @@ def _mixed(
     place = "other items" if items[1] is None else f"item {items[1]}"
     return SchemaConflict(
         f"{kinds[0]} here, {kinds[1]} in {place}",
-        hint="a dataset holds records of one kind: make them alike with a map, or write two",
+        hint="a dataset has records of one type: convert some in a map, or write two datasets",
         index=items[0],
     )
 
@@ -315,32 +323,30 @@ def _phrase(feature_type: FeatureType) -> str:
     return f"{f'raw {feature_type.dtype}' if is_raw else feature_type.kind}{shape}"
 
 
-def _remedy(name: str, a: FeatureType, b: FeatureType) -> str:
+def _conflict_hint(name: str, a: FeatureType, b: FeatureType) -> str:
     kinds = {a.kind, b.kind}
     if kinds == {"int64", "float"}:
-        return f"make {name!r} a float in every item: with a map, or --schema {name}=float"
+        return f"use --schema {name}=float, or make {name!r} a float in every item with a map"
     if len(kinds) == 2 or a.encoding != b.encoding or (a.encoding == "raw" and a.dtype != b.dtype):
         return f"give {name!r} one type in every item, with a map"
-    advice = f"give {name!r} one shape in every item: pad or resize it in a map"
+    hint = f"give {name!r} one shape in every item: pad or resize it in a map"
     shapes = a.shape or (), b.shape or ()
     if len(shapes[0]) != len(shapes[1]):
-        return advice
+        return hint
     sizes = tuple(m if m == n else None for m, n in zip(*shapes, strict=True))
     dtype = a.dtype if a.dtype == b.dtype else WIDEST[a.kind or "bytes"]
     declared = type_text(FeatureType(a.kind, dtype, sizes, a.encoding))
-    return f"{advice}; or declare that it varies, and each record has its shape: --schema " + (
-        f"'{name}={declared}'"
-    )
+    return f"{hint}; or declare that it varies: --schema '{name}={declared}'"
 
 
 def schema_from_json(data: Mapping[str, Any], part: str = "features") -> dict[str, FeatureSummary]:
-    """Read a manifest's ``schema``: the features, or the ``feature_lists`` of SequenceExamples."""
+    """Return the features of a manifest's ``schema``, or the ``feature_lists``, by name."""
     features = cast("Mapping[str, Mapping[str, Any]]", data.get(part, {}))
     return {name: FeatureSummary.from_json(entry) for name, entry in features.items()}
 
 
 def record_stats_from_json(data: Mapping[str, Any]) -> dict[str, FeatureSummary]:
-    """Read all of a manifest's ``schema``, by key, as it is gathered."""
+    """Return all features of a manifest's ``schema`` by key, as `Schema.features` has them."""
     features = schema_from_json(data)
     if "feature_lists" not in data:
         return features

@@ -188,7 +188,7 @@ def _size_of(piece: Piece) -> int:
 
 _LEAST_BYTES: Final = 1 << 12
 _MOST_BYTES: Final = 1 << 20
-_INDEX_HINT: Final = "`shard-stats` lists all that is wrong with the file"
+_INDEX_HINT: Final = "`shard-stats` lists all defects of the file"
 
 
 def hop_frames(path: str) -> NDArray[np.uint64]:
@@ -245,7 +245,7 @@ def _frame_bytes(header: bytes, path: str, record_index: int, offset: int) -> in
         what = "length CRC is wrong" + " (is this a TFRecord file?)" * (record_index == 0)
         raise _damaged(what, "length-crc", path, record_index, offset)
     if length > MAX_PAYLOAD_BYTES:
-        what = f"length of {length:,} bytes is over the limit of {MAX_PAYLOAD_BYTES:,}"
+        what = f"length of {length:,} bytes exceeds the limit of {MAX_PAYLOAD_BYTES:,}"
         raise _damaged(what, "impossible-length", path, record_index, offset)
     return FRAME_BYTES + length
 
@@ -497,7 +497,7 @@ class RecordReader:
         done = 0
         while done < len(places):
             shard, position = places[done]
-            place = self.index.place(shard, position)
+            place = self.index.locate(shard, position)
             first = position - place.skip
             stop = done
             while stop < len(places) and places[stop][0] == shard:

@@ -74,7 +74,7 @@ _DENSE_BYTES: Final = 1 << 13  # frames that are smaller are read with what they
 _DENSE_WINDOW_BYTES: Final = 1 << 22
 _BATCH: Final = 1 << 16
 _HEADER_CACHE_SIZE: Final = 1 << 14
-_HINT: Final = "`shard-stats` lists all that is wrong with the file"
+_HINT: Final = "`shard-stats` lists all defects of the file"
 _U32: Final = struct.Struct("<I")
 
 
@@ -572,7 +572,7 @@ class TFRecordFiles:
                 for number in range(len(self.paths))
             ]
             for record in range(self.manifest.num_records):
-                shard, place = self._order.place(record)
+                shard, place = self._order.locate(record)
                 found = next(readers[shard], None)
                 if found is None:
                     self._check_count(shard, place)
@@ -607,7 +607,7 @@ class TFRecordFiles:
         if isinstance(item, StreamedRecord):
             return item.file, item.place
         if self._order is not None:
-            return self._order.place(item)
+            return self._order.locate(item)
         number = bisect_right(self._first_records, item) - 1
         return number, item - self._first_records[number]
 
@@ -642,7 +642,7 @@ class TFRecordFiles:
         """Return where the frames of int64[n] records of plain files are."""
         firsts = np.array(self._first_records, np.int64)
         if self._order is not None:
-            numbers, places = self._order.places(items)
+            numbers, places = self._order.locate_many(items)
         else:
             numbers = np.searchsorted(firsts, items, side="right") - 1
             places = items - firsts[numbers]

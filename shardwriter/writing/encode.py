@@ -324,11 +324,9 @@ class RecordEncoder:
 
     def _warning_of(self, key: str, item_index: int, number: float) -> DataWarning:
         name, can_declare = display_name(key), not is_sequence_key(key)
-        dtype = (
-            "float32"
-            if self._validator is None
-            else self._validator.float_dtypes.get(key, "float32")
-        )
+        dtype = "float32"
+        if self._validator is not None:
+            dtype = self._validator.float_dtypes.get(key, dtype)
         if self._strict:
             raise precision_error(name, number, dtype=dtype, can_declare=can_declare)
         return precision_warning(name, item_index, number, dtype=dtype, can_declare=can_declare)
@@ -337,7 +335,7 @@ class RecordEncoder:
         """Return validated features; without declared types only record 0 comes here."""
         self.schema.claim(item_index, of_sequences=False)
         self._prepares = self._validator is not None
-        return features if self._validator is None else self._validator.bind(features)
+        return features if self._validator is None else self._validator.validate(features)
 
     def _encode_sequence(self, item_index: int, example: SequenceExample) -> bytes:
         if self.schema.plan:

@@ -142,7 +142,7 @@ def repairing_bars(
         The functions to report both.
     """
     with ExitStack() as shown:
-        reading = shown.enter_context(reading_bar("proving", is_transient=is_transient))
+        reading = shown.enter_context(reading_bar("verifying", is_transient=is_transient))
         if reading is None:
             yield None, None
             return

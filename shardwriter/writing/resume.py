@@ -509,7 +509,7 @@ def read_last_record(path: str, begin: int, end: int, compression: Compression) 
 
 def _last_in_place(run: RunDirectory, pattern: ShardPattern, shard: int) -> tuple[str, int, int]:
     index = Index(os.path.join(run.directory, pattern.index_file))
-    place = index.place(shard, index.num_records(shard) - 1)
+    place = index.locate(shard, index.num_records(shard) - 1)
     return os.path.join(run.directory, pattern.shard_file(shard)), place.begin, place.end
 
 

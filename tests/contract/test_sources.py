@@ -20,7 +20,7 @@ from small_images import gif, write_images
 
 import shardwriter
 from shardwriter import SKIP
-from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats import UNSET, encode_example
 from shardwriter.formats.tfrecord import frame
 from shardwriter.schema.feature_types import describe
 from shardwriter.schema.schema import Schema

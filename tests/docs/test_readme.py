@@ -1,4 +1,4 @@
-"""What the README shows is run, and what it lists is what there is."""
+"""The README's examples run as printed, and its tables list all options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
-    """A folder with what the README's examples speak of."""
+    """A folder with the files that the README's examples use."""
     script = ROOT / "scripts" / "make_demo_data.py"
     subprocess.run([sys.executable, script, tmp_path], check=True, capture_output=True)
     (tmp_path / "shapes").rename(tmp_path / "photos")

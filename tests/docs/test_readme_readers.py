@@ -1,4 +1,4 @@
-"""What the README shows of training is run, each framework in the environment that has it."""
+"""The README's training examples run, each framework in its environment."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_hostile_manifest_is_refused_in_one_line(folder: Path, case: str, is_f
     for command in reading & answers.keys():
         code, stderr = answers[command]
         assert code == 1, (command, stderr)
-        assert "t.manifest.json: not a manifest that can be used: " in stderr
+        assert "t.manifest.json: the manifest can not be used: " in stderr
 
 
 TEXTS = {

@@ -200,8 +200,8 @@ def state(*names: Any, **more: Any) -> str:
 STATES: dict[str, tuple[str, str]] = {
     "empty": ("", "Expecting value"),
     "a list": ("[]", "Expected `object`"),
-    "deep": (DEEP, "nests too deep"),
-    "deep behind a key": ('{"_data_files":' + DEEP + "}", "nests too deep"),
+    "deep": (DEEP, "is nested too deeply"),
+    "deep behind a key": ('{"_data_files":' + DEEP + "}", "is nested too deeply"),
     "not UTF-8": ("\udcff", "can't decode"),
     "no files": ('{"_data_files": []}', "length >= 1"),
     "files are a text": ('{"_data_files": "a"}', "Expected `array`"),
@@ -213,13 +213,13 @@ STATES: dict[str, tuple[str, str]] = {
     "absolute": (state("/etc/passwd"), "leads out of the folder"),
     "a URL": (state("gs://bucket/x.arrow"), "leads out of the folder"),
     "the folder itself": (state("."), "leads out of the folder"),
-    "NUL": (state("a\0b.arrow"), "has a character NUL"),
-    "half a character": (state("\ud800.arrow"), "is no text"),
+    "NUL": (state("a\0b.arrow"), "has a NUL character"),
+    "half a character": (state("\ud800.arrow"), "is not valid text"),
     "a link that leads out": (state("link.arrow"), "is a link that leads out"),
     "a folder that is a link out": (state("linked/secret.arrow"), "is a link that leads out"),
     "columns are a number": (state("a.arrow", _format_columns=3), "Expected `array | null`"),
     "a format is an object": (state("a.arrow", _format_type={}), "Expected `str | null`"),
-    "a key twice": ('{"_data_files": [], "_data_files": []}', "stands twice"),
+    "a key twice": ('{"_data_files": [], "_data_files": []}', "appears twice"),
 }
 
 
@@ -311,7 +311,7 @@ def test_a_hostile_baseline_is_refused_in_one_line(folder: Path, case: str) -> N
     name = str(folder / "in" / "t")
     code, stderr = answer(folder, "shard-stats", name, "--baseline", str(path))
     assert code == 2
-    assert f"{path}: the baseline is no report of shard-stats: " in stderr
+    assert f"{path}: the baseline is not a report of shard-stats: " in stderr
 
 
 ODD_BASELINES: dict[str, Any] = {

@@ -19,7 +19,7 @@ import pytest
 import shardwriter as sw
 from shardwriter.errors import CorruptFile, OptionError, SourceError, UnequalSteps
 from shardwriter.reading.opening import open_dataset
-from shardwriter.reading.record_files import files_of
+from shardwriter.reading.record_files import record_files
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +91,7 @@ def test_blocks_give_what_open_files_give(leaf, tmp_path):
         if len(skip) == num_items:
             continue
         data = open_dataset(write(folder, num_items, f"t@{num_shards}", skip))
-        files = files_of(data)
+        files = record_files(data)
         blocks = plan_blocks(files.counts, files.gaps, files.starts, 20, num_turns)
         stream = in_blocks(files.paths, blocks, 20, 2)
         assert list(stream.as_numpy_iterator()) == list(data.raw())
@@ -251,7 +251,7 @@ def test_uneven_has_to_be_chosen_and_ranks_make_sense(leaf, tmp_path):
     path = write(tmp_path, 7, "t@2")
     with pytest.raises(UnequalSteps):
         leaf.tf_dataset(path, rank=0, world=2)
-    with pytest.raises(OptionError, match="one is given"):
+    with pytest.raises(OptionError, match="only one of rank"):
         leaf.tf_dataset(path, rank=0)
     with pytest.raises(OptionError, match="rank 2"):
         leaf.tf_dataset(path, rank=2, world=2)
@@ -287,7 +287,7 @@ def test_a_rank_is_dealt_files_where_they_divide_and_told_where_not(leaf, tmp_pa
     assert told == []
     leaf.tf_dataset(path, rank=1, world=4, notify=told.append)
     assert told == [
-        "every rank reads all 6 shards and keeps one record of 4; of 4 or 8 shards it would read "
+        "every rank reads all 6 shards and uses one record in 4; with 4 or 8 shards it would read "
         "only its own"
     ]
 

@@ -109,8 +109,8 @@ def answers(script, asked):
 
 
 def test_every_policy_of_others_is_asked_for():
-    ours = {policy.policy for policy in POLICIES if policy.framework == "shardwriter"}
-    assert set.union(ours, *ANSWERED.values()) == {policy.policy for policy in POLICIES}
+    ours = {policy.name for policy in POLICIES if policy.framework == "shardwriter"}
+    assert set.union(ours, *ANSWERED.values()) == {policy.name for policy in POLICIES}
 
 
 @pytest.mark.parametrize("script", ANSWERED)

@@ -1,8 +1,8 @@
-"""What the peers' scripts share: cases come in as JSON, what each reader gave goes out as JSON.
+"""Shared by the peers' scripts: cases are read as JSON, and each reader's answers written as JSON.
 
 A case is ``{"counts", "world", "workers", "batch", "drop_last"}``. A peer answers with the record
-ids of every batch that each worker of each rank gave: ``{"policy": [[[ids, ...], ...], ...]}``, in
-place of which a text says what it raised.
+ids of every batch that each worker of each rank returned: ``{"policy": [[[ids, ...], ...], ...]}``,
+or with the text of an error.
 """
 
 from __future__ import annotations

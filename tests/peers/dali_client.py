@@ -1,4 +1,4 @@
-"""DALI's ``readers.tfrecord`` with our indices: pipelines of the processor alone."""
+"""DALI's ``readers.tfrecord`` with .idx files: pipelines on the CPU."""
 
 from __future__ import annotations
 

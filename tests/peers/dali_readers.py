@@ -1,4 +1,4 @@
-"""DALI's ``readers.tfrecord`` under its iterator: pipelines of the processor alone."""
+"""DALI's ``readers.tfrecord`` under its iterator: pipelines on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grain over ``shardwriter.open``, and its own reader of TFRecords over our shards.
+"""Grain over ``shardwriter.open``, and its own TFRecord reader over the same shards.
 
 Its ``IndexSampler`` gives every rank floor(n / world) records and so leaves some out, where the
 slice ``[rank::world]`` of a ``MapDataset`` has them all.

@@ -72,9 +72,9 @@ def rows(num_rows: int) -> dict[str, list]:
 
 
 def dataset(columns: dict[str, list]) -> Dataset:
-    """Make a dataset; a sound that is only kept is cast, since encoding one needs a codec."""
-    kept = {"bytes": Value("binary"), "path": Value("string")}
-    made = Dataset.from_dict(columns, features=Features({**FEATURES, "sound": kept}))
+    """Make a dataset; a sound that is only copied is cast, since encoding one needs a codec."""
+    stored = {"bytes": Value("binary"), "path": Value("string")}
+    made = Dataset.from_dict(columns, features=Features({**FEATURES, "sound": stored}))
     return made.cast_column("sound", Audio())
 
 
@@ -334,7 +334,7 @@ def stop_at_30(row):
 @pytest.mark.parametrize(
     ("kind", "workers"), [("folder", 1), ("files", 1), ("memory", 1), ("files", 2)]
 )
-def test_a_run_that_was_stopped_goes_on(in_memory, folder, tmp_path, monkeypatch, kind, workers):
+def test_a_stopped_run_resumes(in_memory, folder, tmp_path, monkeypatch, kind, workers):
     data = {"folder": folder, "files": load_from_disk(folder), "memory": in_memory}[kind]
     monkeypatch.setenv("SWT_MENDED", str(tmp_path / "mended"))
     run = RunOptions(workers=workers, mark_s=0)

@@ -1,4 +1,4 @@
-"""One rank of a training with Lightning: what it was given, a line of JSON for each batch.
+"""One rank of a training with Lightning: its batches, a line of JSON each.
 
 Arguments: the dataset, the file to write, the number of ranks, the checkpoint to go on from or "-",
 the checkpoint to write or "-", and the step behind whose checkpoint the process kills itself.
@@ -16,21 +16,21 @@ import torch
 from shardwriter.reading.torch import ShardLoader
 
 warnings.filterwarnings("ignore")
-path, told, world, resume, keep, kill_step = sys.argv[1:]
+path, reports, world, resume, keep, kill_step = sys.argv[1:]
 
 
 class Model(L.LightningModule):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(3, 1)
-        self.told = open(told, "a")  # noqa: SIM115 - as long as the process
+        self.reports = open(reports, "a")  # noqa: SIM115 - as long as the process
 
-    def tell(self, **facts):
-        self.told.write(json.dumps(facts) + "\n")
-        self.told.flush()
+    def report(self, **facts):
+        self.reports.write(json.dumps(facts) + "\n")
+        self.reports.flush()
 
     def training_step(self, batch, batch_idx):
-        self.tell(epoch=self.current_epoch, step=batch_idx, ids=batch["i"].tolist())
+        self.report(epoch=self.current_epoch, step=batch_idx, ids=batch["i"].tolist())
         return self.layer(batch["x"]).sum()
 
     def on_train_batch_end(self, outputs, batch, batch_idx):
@@ -41,7 +41,7 @@ class Model(L.LightningModule):
 
     def validation_step(self, batch, batch_idx):
         if not self.trainer.sanity_checking:
-            self.tell(checked=batch["i"].tolist(), pads=batch["is_pad"].tolist())
+            self.report(checked=batch["i"].tolist(), pads=batch["is_pad"].tolist())
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=1e-6)
@@ -63,4 +63,4 @@ trainer = L.Trainer(
 )
 model = Model()
 trainer.fit(model, train, check, ckpt_path=None if resume == "-" else resume)
-model.tell(steps=trainer.num_training_batches, end=True)
+model.report(steps=trainer.num_training_batches, end=True)

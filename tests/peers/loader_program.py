@@ -1,4 +1,4 @@
-"""Runs programs that ``shardwriter schema --code`` has printed, and says what each of them reads.
+"""Run programs of ``shardwriter schema --code``, and print the values that each of them reads.
 
 On stdin ``{name: {"program", "folder", "texts"}}``; ``texts`` are features that hold
 bytes. On stdout ``{name: {"digests", "printed", "rows"}}``, digests in the order of the rows.
@@ -94,5 +94,5 @@ def answer(framework: str, one: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     framework = sys.argv[1]
-    told = {name: answer(framework, one) for name, one in json.load(sys.stdin).items()}
-    json.dump(told, sys.stdout)
+    answers = {name: answer(framework, one) for name, one in json.load(sys.stdin).items()}
+    json.dump(answers, sys.stdout)

@@ -1,4 +1,4 @@
-"""Ray Data's ``read_tfrecords``, in a cluster of one processor that is gone afterwards."""
+"""Ray Data's ``read_tfrecords``, in a temporary cluster of one CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients' scripts share: sets come in as JSON, a checksum of what each gave goes out.
+"""Shared by the clients' scripts: sets are read as JSON, and a checksum of each is written.
 
 A set is ``{"dataset", "paths", "compression", "features"}``; features are named with what their
 values are (``bytes``, ``int64``, ``float``), one value a record. An answer is

@@ -1,6 +1,6 @@
 """What TFDS and timm read in a folder that ``shardwriter write --tfds`` has written.
 
-Questions come in as JSON, one an object; the answers go out in the same order. Bytes are told as
+Questions come in as JSON, one an object; the answers go out in the same order. Bytes are given as
 latin-1 text, and an image as its shape with the CRC of its pixels.
 """
 
@@ -25,13 +25,13 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 
-def told(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Return a value as JSON, its dtype included."""
     if isinstance(value, bytes):
         return value.decode("latin-1")
     array = np.asarray(value)
     if array.dtype == object:
-        return [told(part) for part in array.ravel().tolist()]
+        return [as_json(part) for part in array.ravel().tolist()]
     if array.dtype == np.uint8 and array.ndim == 3:
         return ["pixels", list(array.shape), zlib.crc32(array.tobytes())]
     return [array.dtype.name, list(array.shape), array.ravel().astype(object).tolist()]
@@ -40,7 +40,8 @@ def told(value: Any) -> Any:
 def rows(builder: Any, split: str) -> list[dict[str, Any]]:
     config = tfds.ReadConfig(interleave_cycle_length=1)
     found = builder.as_dataset(split=split, shuffle_files=False, read_config=config)
-    return [{name: told(value) for name, value in row.items()} for row in found.as_numpy_iterator()]
+    rows = found.as_numpy_iterator()
+    return [{name: as_json(value) for name, value in row.items()} for row in rows]
 
 
 def read(folder: str) -> dict[str, Any]:
@@ -104,7 +105,7 @@ def payload_bytes(folder: str, split: str) -> int:
 
 
 def image_features(folder: str, names: list[str], image_format: str) -> bool:
-    """Tell whether features.json is what TFDS writes for images of classes."""
+    """Return whether features.json is what TFDS writes for images of classes."""
     features = tfds.features.FeaturesDict(
         {
             "filename": tfds.features.Text(),

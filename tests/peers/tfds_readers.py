@@ -1,7 +1,7 @@
 """TFDS's splits and pipelines, and timm's ``ReaderTfds`` on them.
 
 timm's reader is loaded from the installed package without the rest of it, which needs torchvision.
-Its ranks and workers are those that it is told of: nothing here starts a process.
+Its ranks and workers are given: nothing here starts a process.
 """
 
 from __future__ import annotations

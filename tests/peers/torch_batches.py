@@ -103,7 +103,7 @@ def test_an_image_that_is_broken_is_named(tmp_path, num_workers):
 
 def test_a_dataset_without_images_is_refused(tmp_path):
     sw.write([{"x": 1}], tmp_path / "t@1")
-    with pytest.raises(OptionError, match="no feature of 't' is known as an image"):
+    with pytest.raises(OptionError, match="no feature of 't' is an image in its schema"):
         ShardLoader(tmp_path / "t", decode="images")
     with pytest.raises(OptionError, match="decode='images' is for"):
         ShardLoader(sw.open(tmp_path / "t", decode=False), decode="images")
@@ -160,7 +160,7 @@ def test_what_a_map_returns_is_padded_by_name(texts):
         [0, 0, 1, 1, 2, 2],
     ]
     assert batch["twice/length"].tolist() == [0, 2, 4, 6]
-    with pytest.raises(OptionError, match="only the map knows") as caught:
+    with pytest.raises(OptionError, match="with a map it must name") as caught:
         ShardLoader(texts, 4, map=twice, pad=9)
     assert "pad={" in caught.value.hint
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a loader worker is told as it is, at once, and leaves nothing behind."""
+"""An error in a loader worker is raised at once with its class, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_an_error_in_a_map_arrives_whole(path, num_workers):
         seen.extend(loader)
     assert ids(seen) == list(range(40))  # all that came before it
     assert caught.value.other == {"b": 1}
-    told = "".join(traceback.format_exception(caught.value))
-    assert sys.version_info < (3, 11) or "in the map of item 42" in told
+    shown = "".join(traceback.format_exception(caught.value))
+    assert sys.version_info < (3, 11) or "in the map of item 42" in shown
     if num_workers:
         assert isinstance(caught.value.__cause__, RemoteTraceback)
         assert "in act" in str(caught.value.__cause__)
@@ -125,7 +125,7 @@ def test_a_damaged_record_is_named(tmp_path, num_workers):
         assert "loader worker" in caught.value.worker
 
 
-def test_what_can_not_be_sent_is_said_and_not_waited_for(path):
+def test_an_unpicklable_batch_is_an_error_at_once(path):
     loader = ShardLoader(path, 5, map=lambda _: threading.Lock(), collate=list, num_workers=1)
     with pytest.raises(OptionError, match="can not be sent"):
         list(loader)
@@ -142,11 +142,11 @@ def kill_at(number, how):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_killed_worker_is_told_at_once(path, persistent):
-    told = {}
+def test_a_killed_worker_is_an_error_at_once(path, persistent):
+    shown = {}
 
     def kill():
-        told["at"] = time.monotonic()
+        shown["at"] = time.monotonic()
         os.kill(os.getpid(), signal.SIGKILL)
 
     loader = ShardLoader(
@@ -169,7 +169,7 @@ def test_a_killed_worker_is_told_at_once(path, persistent):
     gc.collect()
 
 
-def test_a_worker_that_is_killed_from_outside_while_nobody_asks(path):
+def test_a_worker_killed_between_two_batches(path):
     loader = ShardLoader(path, 5, num_workers=1)
     iterator = iter(loader)
     next(iterator)
@@ -292,7 +292,7 @@ def test_batches_are_pinned_and_nothing_else_changes(path, accelerator, num_work
             assert time.monotonic() - begin < 10  # torch's thread looks up every 5 s
 
 
-def test_no_signal_handler_of_ours(path):
+def test_no_signal_handler_is_left(path):
     wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1]
     before = [signal.getsignal(number) for number in wanted]
     list(ShardLoader(path, 40, num_workers=1, item_timeout_s=30, start_timeout_s=30))
@@ -304,7 +304,7 @@ def test_no_cuda_is_touched(path):
     assert not torch.cuda.is_initialized()
 
 
-def test_what_can_not_be_sent_is_said_in_any_batch(path):
+def test_an_unpicklable_batch_is_an_error_in_any_batch(path):
     def collate(samples):  # the first batches can be sent
         numbers = [int(sample["i"]) for sample in samples]
         return (lambda: numbers) if 42 in numbers else numbers
@@ -319,7 +319,7 @@ def as_list(samples):
     return [torch.from_numpy(sample["boxes"]) for sample in 3 * samples]
 
 
-def test_tensors_for_which_no_file_is_left_are_said(path):
+def test_tensors_beyond_the_limit_of_files_are_an_error(path):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     now = max(map(int, os.listdir("/proc/self/fd")))
     resource.setrlimit(resource.RLIMIT_NOFILE, (now + 75, hard))
@@ -348,7 +348,7 @@ def test_an_error_does_not_wait_for_other_batches(path):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_kept_workers_are_made_again_where_one_died_between_epochs(path, whole):
+def test_persistent_workers_are_restarted_if_one_died_between_epochs(path, whole):
     loader = ShardLoader(path, 10, num_workers=2, persistent_workers=True)
     for _ in loader:
         if not whole:
@@ -360,7 +360,7 @@ def test_kept_workers_are_made_again_where_one_died_between_epochs(path, whole):
     assert ids(loader) == list(range(N))
 
 
-def test_kept_workers_serve_one_iteration(path):
+def test_persistent_workers_serve_one_iteration(path):
     loader = ShardLoader(path, 10, num_workers=2, persistent_workers=True)
     first, second = iter(loader), iter(loader)
     next(first)

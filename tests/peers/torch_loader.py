@@ -1,4 +1,4 @@
-"""ShardLoader, IterableShards and MapShards: what comes out, in which order, on which rank."""
+"""ShardLoader, IterableShards and MapShards: batches, order and ranks."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_the_order_depends_on_seed_and_epoch_and_on_no_worker(path):
     assert orders[0][2] == [example["i"] for example in data.shuffle(5, 2)]
 
 
-def test_kept_workers_are_told_the_epoch(path):
+def test_persistent_workers_get_the_epoch(path):
     loader = ShardLoader(path, 9, shuffle=True, num_workers=2, persistent_workers=True)
     first, pids = ids(loader), children(os.getpid())
     second = ids(loader)
@@ -390,7 +390,7 @@ def test_the_iterable_kind_without_workers_and_sample_by_sample(path):
         IterableShards(path, drop_last=True)
 
 
-def test_kept_workers_of_torch_s_own_loader_are_told_the_epoch(path):
+def test_persistent_workers_of_a_dataloader_get_the_epoch(path):
     shards = IterableShards(path, 9, shuffle=True)
     loader = DataLoader(shards, batch_size=None, num_workers=2, persistent_workers=True)
     first = ids(loader)
@@ -401,7 +401,7 @@ def test_kept_workers_of_torch_s_own_loader_are_told_the_epoch(path):
     assert second != first
 
 
-def test_the_rank_is_found_when_it_reads_and_told_once(path, monkeypatch, caplog):
+def test_the_rank_is_detected_on_reading_and_logged_once(path, monkeypatch, caplog):
     monkeypatch.delenv("RANK", raising=False)
     loader = ShardLoader(path, 4, uneven="wrap")
     monkeypatch.setenv("RANK", "1")
@@ -438,6 +438,6 @@ def test_a_feature_that_only_some_samples_have_is_named(path):
     def sometimes(example):
         return {"i": 1} if example["i"] % 2 else {"i": 0, "odd": 1}
 
-    with pytest.raises(FeatureError, match="some have not") as caught:
+    with pytest.raises(FeatureError, match="only some samples") as caught:
         next(iter(ShardLoader(path, 4, map=sometimes)))
     assert caught.value.feature == "odd"

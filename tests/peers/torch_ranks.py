@@ -1,4 +1,4 @@
-"""Two ranks that train together under Lightning, are killed, and go on; and what else it does."""
+"""Two ranks that train under Lightning, are killed and resume; and other features of Lightning."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def path(tmp_path_factory):
 
 
 def started(folder, path, name, world, resume="-", keep="-", kill_step=-1):
-    """Start the ranks of a training: processes, and the files in which they tell."""
+    """Start the ranks of a training: processes, and their report files."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes, told = [], []
+    processes, reports = [], []
     for rank in range(world):
         environment = {
             **os.environ,
@@ -44,18 +44,18 @@ def started(folder, path, name, world, resume="-", keep="-", kill_step=-1):
             "NODE_RANK": "0",
             "OMP_NUM_THREADS": "1",
         }
-        told.append(folder / f"{name}{rank}.jsonl")
-        command = [sys.executable, SCRIPT, path, told[-1], world, resume, keep, kill_step]
+        reports.append(folder / f"{name}{rank}.jsonl")
+        command = [sys.executable, SCRIPT, path, reports[-1], world, resume, keep, kill_step]
         processes.append(
             subprocess.Popen(
                 list(map(str, command)), env=environment, stderr=subprocess.PIPE, text=True
             )
         )
-    return processes, told
+    return processes, reports
 
 
-def ended(processes, told, code=0):
-    """Wait for the ranks, and return what they told."""
+def ended(processes, reports, code=0):
+    """Wait for the ranks, and return what they reported."""
     try:
         for process in processes:
             _, problem = process.communicate(timeout=120)
@@ -64,7 +64,7 @@ def ended(processes, told, code=0):
         for process in processes:
             process.kill()
             process.wait()
-    return [[json.loads(line) for line in file.read_text().splitlines()] for file in told]
+    return [[json.loads(line) for line in file.read_text().splitlines()] for file in reports]
 
 
 def trained(lines, epoch):
@@ -79,7 +79,7 @@ def expected(rank, world, consumed=0):
 
 
 def test_ranks_are_equal_and_go_on_after_a_kill(path, tmp_path):
-    keep = tmp_path / "kept.ckpt"
+    keep = tmp_path / "last.ckpt"
     ranks = ended(
         *started(tmp_path, path, "killed", 2, keep=keep, kill_step=4), code=-signal.SIGKILL
     )

@@ -1,4 +1,4 @@
-"""ShardLoader with shapes that differ, raw bytes and SequenceExamples."""
+"""ShardLoader with varying shapes, raw bytes and SequenceExamples."""
 
 from __future__ import annotations
 

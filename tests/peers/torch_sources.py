@@ -183,7 +183,7 @@ def test_every_item_is_loaded_once(out):
     ],
 )
 def test_tensors_that_are_no_arrays_say_what_to_do(out, value, hint):
-    with pytest.raises(FeatureError, match="does not turn into a numpy array") as caught:
+    with pytest.raises(FeatureError, match="can not be converted to a numpy array") as caught:
         sw.write([{"x": 1.5, "t": torch.ones(2)}, {"x": 1.5, "t": value}], out / "t@1")
     assert (caught.value.index, caught.value.feature) == (1, "t")
     assert re.search(hint, caught.value.hint or "")
@@ -275,7 +275,7 @@ def test_a_batch_that_can_not_be_taken_apart(out, collate, what):
     assert what in str(caught.value)
 
 
-def test_a_shuffling_loader_is_told_of_once_and_can_not_be_resumed(out):
+def test_a_shuffling_loader_is_noted_once_and_can_not_be_resumed(out):
     for loader in (
         DataLoader(Map(), 5, shuffle=True),
         DataLoader(Map(), batch_sampler=BatchSampler(RandomSampler(Map()), 5, False)),

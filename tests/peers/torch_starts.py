@@ -1,4 +1,4 @@
-"""Workers that are started afresh, and know nothing of the process that started them."""
+"""Spawned workers, which inherit nothing from their parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loader goes on where it stood: its own state, and that of torchdata's loader."""
+"""Resuming a loader: with its own state, and with that of torchdata's loader."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_rest_is_the_same_after_any_batch(path, num_workers):
             assert (again.epoch, len(list(again)), again.epoch) == (1, 11, 2)
 
 
-def test_a_state_goes_on_under_another_world_batch_size_and_number_of_workers(path):
+def test_a_state_resumes_with_another_world_batch_size_and_number_of_workers(path):
     draw = random.Random(3)
     for uneven in ("drop", "pad", "wrap"):
         for _ in range(3):
@@ -99,7 +99,7 @@ def test_fetching_ahead_does_not_count(path):
         assert loader.state_dict()["consumed"] == 4 * step
 
 
-def test_kept_workers_go_on_from_a_state(path):
+def test_persistent_workers_resume_from_a_state(path):
     loader = ShardLoader(path, 10, shuffle=True, num_workers=2, persistent_workers=True)
     whole = ids(loader)
     state = {**loader.state_dict(), "epoch": 0, "consumed": 30, "steps": 3}
@@ -119,7 +119,7 @@ def test_a_state_of_another_dataset_is_refused(path, tmp_path):
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 @pytest.mark.parametrize("batch_size", [None, 10])
-def test_torchdata_s_loader_goes_on(path, num_workers, batch_size):
+def test_torchdata_s_loader_resumes(path, num_workers, batch_size):
     def loader():
         shards = IterableShards(path, batch_size, shuffle=True, seed=2, map=slim)
         return StatefulDataLoader(
@@ -158,7 +158,7 @@ def test_torchdata_s_loader_in_a_later_epoch(path):
 def test_a_worker_s_state_fits_the_same_division_only(path):
     state = iter(IterableShards(path, 10)).state_dict()
     for other in ({"batch_size": 9}, {"batch_size": 10, "rank": 0, "world": 2, "uneven": "drop"}):
-        with pytest.raises(RunChanged, match="fits no other division"):
+        with pytest.raises(RunChanged, match="cannot resume this worker"):
             iter(IterableShards(path, **other)).load_state_dict(state)
     with pytest.raises(RunChanged, match="shuffle"):
         iter(IterableShards(path, 10, shuffle=True)).load_state_dict(state)

@@ -1,7 +1,10 @@
-"""Loader code for a dataset: a short program that reads it, for people to go on from.
+"""`loader_code`: a short Python program that reads a dataset with a framework.
 
-A file a framework says what is peculiar to it; `facts` is what all of them know of a dataset, and
-`text` quotes names and paths, which may hold anything.
+`facts` collects what the programs depend on, and has helpers that format Python source: names and
+paths are quoted, since they may contain anything. `for_tensorflow` and `for_dali` write programs
+without shardwriter. Those for PyTorch and grain, in this file, use shardwriter's readers, which
+return records with their types; the program converts a record to a sample (decodes images, fills in
+missing values) and samples to a batch.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 from shardwriter.errors import OptionError
-from shardwriter.reading.known_schema import LOOKED_AT
+from shardwriter.reading.known_schema import SAMPLED_RECORDS
 from shardwriter.reading.loader_code.facts import (
     IMAGE_SIZE,
     Facts,
@@ -29,11 +32,6 @@ from shardwriter.reading.loader_code.facts import (
 from shardwriter.reading.loader_code.for_dali import dali_code
 from shardwriter.reading.loader_code.for_tensorflow import tensorflow_code
 
-# Programs that read a dataset with PyTorch or grain, through shardwriter's own readers.
-#
-# Both are given records with the types that were written, so what is left to say is how a record
-# becomes a sample (pictures decoded, values filled in that are not there) and samples a batch.
-
 
 def torch_code(facts: Facts) -> str:
     """Return the program for PyTorch."""
@@ -50,7 +48,7 @@ class _Program:
 
     Args:
         facts: The dataset.
-        framework: Which.
+        framework: The framework.
     """
 
     def __init__(self, facts: Facts, framework: Literal["torch", "grain"]) -> None:
@@ -66,19 +64,19 @@ class _Program:
             if field.is_number and not field.is_fixed and not field.varies_first
         ]
         self._has_prepare = bool(
-            facts.pictures or not facts.is_told or any(field.is_optional for field in fields)
+            facts.pictures or not facts.from_manifest or any(field.is_optional for field in fields)
         )
-        # Texts are stacked by neither, and torch's own collate turns lists of them around.
+        # Neither framework stacks text, and torch's default_collate transposes lists of it.
         texts = [field for field in fields if not field.is_number and not field.is_picture]
         lists = texts if not self._is_torch else [f for f in texts if not f.is_scalar]
         is_odd = bool(self._padded or self._ragged or lists)
         self._has_collate = is_odd
 
     def text(self) -> str:
-        """Return it."""
+        """Return the program's source."""
         parts = [self._head()]
         if any(field.is_optional for field in self._facts.fields):
-            parts.append(_known(self._facts.is_told))
+            parts.append(_known(self._facts.from_manifest))
         if self._images:
             parts.append(self._image())
         if self._masks:
@@ -106,11 +104,11 @@ class _Program:
             lines.append(IMAGE_SIZE)
         if self._padded:
             names = [quoted(field.name) for field in self._padded]
-            lines += comment("Lists of any length: they are padded to the longest of a batch.")
+            lines += comment("Lists of varying length, padded to the longest of a batch.")
             lines += collection("PADDED = [", names, "]")
         if self._ragged:
             names = [quoted(field.name) for field in self._ragged]
-            lines += comment("Arrays whose shapes differ in other ways: they are not stacked.")
+            lines += comment("Arrays whose shapes vary in other ways, not stacked.")
             lines += collection("LISTED = [", names, "]")
         names = class_names(facts.fields)
         return [*lines, "", *names] if names else lines
@@ -133,28 +131,28 @@ class _Program:
     def _image(self) -> list[str]:
         lines = ["def image(data):"]
         if self._is_torch:
-            told, turned = "uint8[3, height, width]", ".transpose(2, 0, 1).copy()"
+            shape, transposed = "uint8[3, height, width]", ".transpose(2, 0, 1).copy()"
         else:
-            told, turned = "uint8[height, width, 3]", ""
+            shape, transposed = "uint8[height, width, 3]", ""
         return [
             *lines,
-            f'    """Decode the bytes of a picture: {told}."""',
+            f'    """Return the pixels of an image file: {shape}."""',
             *self._no_picture("(3, *IMAGE_SIZE)" if self._is_torch else "(*IMAGE_SIZE, 3)"),
             '    picture = Image.open(io.BytesIO(data)).convert("RGB")',
-            f"    return np.array(picture.resize(IMAGE_SIZE[::-1])){turned}",
+            f"    return np.array(picture.resize(IMAGE_SIZE[::-1])){transposed}",
         ]
 
     def _mask(self) -> list[str]:
         return [
             "def mask(data):",
-            '    """Decode the bytes of a mask: a class a pixel, of a palette its indices."""',
+            '    """Return the pixels of a mask: class numbers, or indices into its palette."""',
             *self._no_picture("IMAGE_SIZE"),
             "    picture = Image.open(io.BytesIO(data))",
             "    return np.array(picture.resize(IMAGE_SIZE[::-1], Image.Resampling.NEAREST))",
         ]
 
     def _no_picture(self, shape: str) -> list[str]:
-        """Return what a record without a picture gets, where there may be one: black."""
+        """Return lines that use a black image for a record without one."""
         if not self._facts.is_sample:
             return []
         return ["    if not data:", f"        return np.zeros({shape}, np.uint8)"]
@@ -162,7 +160,7 @@ class _Program:
     def _prepare(self) -> list[str]:
         lines = [
             "def prepare(features):",
-            '    """Make a sample of a record\'s features."""',
+            '    """Return the sample of a record\'s features."""',
             "    return {",
         ]
         for field in self._facts.fields:
@@ -173,11 +171,10 @@ class _Program:
         name = quoted(field.name)
         value = f"features[{name}]"
         lines = []
-        is_alone = field.is_scalar and not self._facts.is_told  # one value, in a list
+        is_alone = field.is_scalar and not self._facts.from_manifest  # a list of one value
         if field.is_optional:
             if field.num_missing:
-                told = f"{why_absent(field, self._facts.num_counted)}."
-                lines += comment(told, indent=2)
+                lines += comment(f"{why_absent(field, self._facts.num_counted)}.", indent=2)
             default = _default(field)
             parts = [f"features.get({name})", f"[{default}]" if is_alone else default]
             head, tail = f"{name}: known(", ")[0]," if is_alone else "),"
@@ -195,7 +192,7 @@ class _Program:
         arrays = "tensors" if self._is_torch else "arrays"
         lines = [
             "def collate(samples):",
-            f'    """Make a batch: a dict of {arrays}, and of lists where there are texts."""',
+            f'    """Return a batch: a dict of {arrays}; text is in lists."""',
             "    batch = {}",
             "    for name in samples[0]:",
             "        values = [sample[name] for sample in samples]",
@@ -236,7 +233,7 @@ class _Program:
         ]
 
     def _length_suffix(self) -> str:
-        """Return what is behind a name where its lengths are: no feature has such a name."""
+        """Return the suffix of names of lengths, such that no feature has such a name."""
         names = {field.name for field in self._facts.fields}
         suffix = "/length"
         while any(field.name + suffix in names for field in self._padded):
@@ -260,12 +257,12 @@ class _Program:
             ]
         lines = [
             "def batches(shuffle=False, num_workers=2):",
-            '    """Return a DataLoader of batches; set_epoch(epoch) gives another order."""',
+            '    """Return a DataLoader of batches; set_epoch(epoch) changes the order."""',
             "    return ShardLoader(",
             "        DATASET,",
             "        BATCH_SIZE,",
             "        shuffle=shuffle,",
-            '        uneven="drop",  # what does not divide over several ranks; "pad" to evaluate',
+            '        uneven="drop",  # records that do not divide by ranks; "pad" to evaluate',
         ]
         if self._has_prepare:
             lines.append("        map=prepare,")
@@ -274,28 +271,28 @@ class _Program:
         return [*lines, "        num_workers=num_workers,", "    )"]
 
     def _main(self) -> list[str]:
-        told = "getattr(values, 'shape', len(values))"
+        size = "getattr(values, 'shape', len(values))"
         return [
             'if __name__ == "__main__":',
             "    for batch in batches():",
             "        for name, values in batch.items():",
-            f"            print(name, type(values).__name__, {told})".replace("'", '"'),
+            f"            print(name, type(values).__name__, {size})".replace("'", '"'),
             "        break",
         ]
 
 
-def _known(is_told: bool) -> list[str]:
-    # Without a schema every value is a list, and may be an empty one.
-    absent = "value is None" if is_told else "value is None or not len(value)"
+def _known(from_manifest: bool) -> list[str]:
+    # Without a schema every value is a list, and may be empty.
+    absent = "value is None" if from_manifest else "value is None or not len(value)"
     return [
         "def known(value, default):",
-        '    """Return a value, or what stands for one that is not there."""',
+        '    """Return a value, or the default if it is missing."""',
         f"    return default if {absent} else value",
     ]
 
 
 def _default(field: Field) -> str:
-    """Return what stands for no value: NaN, 0, an empty text or list; of raw bytes zeros."""
+    """Return the default of a missing value: NaN, 0, an empty string or list, or zeros."""
     dtype = field.type.dtype
     if not field.is_number:
         if field.is_scalar:
@@ -326,24 +323,24 @@ def loader_code(
     path: str | os.PathLike[str],
     framework: Framework,
     *,
-    num_records: int = LOOKED_AT,
+    num_records: int = SAMPLED_RECORDS,
     notify: Callable[[str], None] | None = None,
 ) -> str:
-    """Return a Python program that reads a dataset, as it is, with a framework.
+    """Return a Python program that reads a dataset with a framework.
 
-    It runs as it is in the folder in which the path was given, and prints what a batch holds. To
-    be gone on with: its functions give examples and batches.
+    It runs unchanged in the folder that the path is relative to, and prints a batch. Its functions
+    return examples and batches, to build on.
 
     Args:
         path: The dataset; see `shardwriter.open`.
         framework: ``tensorflow`` (plain TensorFlow), ``torch`` (with `ShardLoader`), ``dali`` or
             ``grain``.
-        num_records: Records to look at where no manifest tells the types.
-        notify: Told of what is worth knowing, a line at a time.
+        num_records: Number of records to infer types from, without a manifest.
+        notify: Called with each note, a line of text.
 
     Raises:
-        OptionError: The path names nothing or several datasets, or the framework can not read it.
-        DataError: The dataset is not whole, or its records are no Examples.
+        OptionError: The path matches nothing or several datasets, or the framework can not read it.
+        DataError: Shards are missing, or records are not Examples.
         StorageError: A file can not be read.
     """
     if framework not in get_args(Framework):

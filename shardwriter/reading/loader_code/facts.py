@@ -1,4 +1,4 @@
-"""What loader code has to know of a dataset."""
+"""The facts about a dataset that loader code depends on, and helpers to format Python source."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from shardwriter.dataset import is_url
 from shardwriter.errors import ManifestError, SourceError
 from shardwriter.formats import Compression
-from shardwriter.reading.known_schema import LOOKED_AT, check_example, schema_of
+from shardwriter.reading.known_schema import SAMPLED_RECORDS, check_example, schema_of
 from shardwriter.reading.opening import open_dataset
-from shardwriter.reading.record_files import files_of
+from shardwriter.reading.record_files import record_files
 from shardwriter.schema import FeatureSummary, FeatureType, Shape, shape_feature_names
 from shardwriter.sources import ShardSet, find_one
 
@@ -23,16 +23,15 @@ MASK_WORDS: Final = ("segmentation", "mask", "annotation", "label")
 
 @dataclass(frozen=True)
 class Field:
-    """A feature, as loader code sees it.
+    """A feature of the dataset.
 
     Attributes:
-        name: Of the feature.
+        name: Its name.
         type: Its type, which has a kind.
-        num_absent: Records that were counted and do not have it.
-        num_unset: Records in which it is there without a value.
-        vocabulary: Names of its values, where it is a class.
-        sizes_in: The feature that holds the shape of each record's value; None where the number of
-            values tells it. Our own readers keep that feature to themselves.
+        num_absent: Number of counted records without it.
+        num_unset: Number of records that have it without a value.
+        vocabulary: Names of its classes.
+        sizes_in: Its shape feature; None if it has none. shardwriter's readers do not return it.
         is_sampled: Whether only some of the records were read, so that others may lack it.
     """
 
@@ -46,79 +45,78 @@ class Field:
 
     @property
     def shape(self) -> Shape | None:
-        """Of a value; None where nothing is known of it."""
+        """The shape of a value; None if unknown."""
         return self.type.shape
 
     @property
     def is_scalar(self) -> bool:
-        """Whether a value is one number or text."""
+        """Whether a value is a single number or string."""
         return self.shape == ()
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all values have the same shape, none of whose sizes is 0."""
+        """Whether all values have the same shape, without a size of 0."""
         return self.shape is not None and None not in self.shape and 0 not in self.shape
 
     @property
     def is_optional(self) -> bool:
-        """Whether some records have no value of it, or may have none."""
+        """Whether some records have, or may have, no value."""
         return self.is_sampled or self.num_missing > 0
 
     @property
     def num_missing(self) -> int:
-        """Records that were counted and have no value of it."""
+        """Number of counted records without a value."""
         return self.num_absent + self.num_unset
 
     @property
     def is_number(self) -> bool:
-        """Whether values are numbers, and not bytes; raw ones are numbers in bytes."""
+        """Whether values are numbers, including arrays stored as raw bytes."""
         return self.type.kind != "bytes" or self.is_raw
 
     @property
     def is_raw(self) -> bool:
-        """Whether an array's bytes are in it."""
+        """Whether values are arrays stored as raw bytes."""
         return self.type.encoding == "raw" and self.type.dtype not in (None, "bytes", "string")
 
     @property
     def is_picture(self) -> bool:
-        """Whether every record has one image file in it, so that it can be decoded."""
+        """Whether every record has one image file, so that the program decodes it."""
         return self.type.encoding == "image" and self.is_scalar and not self.num_missing
 
     @property
     def is_mask(self) -> bool:
-        """Whether, by its name, the pixels of a picture are classes and not colours."""
+        """Whether the pixels of an image are classes and not colours, judging by the name."""
         words = self.name.lower()
         return self.is_picture and any(word in words for word in MASK_WORDS)
 
     @property
     def varies_first(self) -> bool:
-        """Whether values are lists of numbers, of any length, which can be padded."""
+        """Whether values are numbers whose first dimension alone varies, so that it is padded."""
         shape = (None,) if self.shape is None else self.shape
         return self.is_number and shape[:1] == (None,) and None not in shape[1:]
 
     @property
     def is_always_empty(self) -> bool:
-        """Whether the shape leaves no room for a value."""
+        """Whether the shape has a size of 0."""
         return self.shape is not None and None not in self.shape and 0 in self.shape
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A dataset, as loader code sees it.
+    """The facts about a dataset.
 
     Attributes:
-        path: As it was given.
-        files: Its shards, in order, below the folder that the path was given in.
-        numbered: What is before and behind the number of a shard, and how many digits it has; None
-            where the files are to be listed.
-        compression: Of all of them.
-        num_records: In all of them.
+        path: The path as given.
+        files: Its shards in order, relative to the same folder as the path.
+        numbered: Prefix and suffix of a shard's number in the path, and its number of digits; None
+            if the files are to be listed.
+        compression: Compression of all shards.
+        num_records: Records in all shards.
         is_regular: Whether one record of each shard in turn is the source order.
-        fields: The features, by name; those that never have a value are left out, and so are those
-            that hold the shapes of others.
-        never_set: The names of those.
-        num_counted: Records that the features are those of.
-        is_told: Whether a manifest tells types and shapes.
+        fields: The features sorted by name, without those never set and without shape features.
+        never_set: Names of features that never have a value.
+        num_counted: Records behind the counts of the features.
+        from_manifest: Whether types and shapes are the manifest's.
     """
 
     path: str
@@ -130,44 +128,43 @@ class Facts:
     fields: tuple[Field, ...]
     never_set: tuple[str, ...]
     num_counted: int
-    is_told: bool
+    from_manifest: bool
 
     @property
     def is_sample(self) -> bool:
-        """Whether types come from the first records only, and not from all or from a manifest."""
-        return not self.is_told and self.num_counted < self.num_records
+        """Whether types are inferred from the first records only."""
+        return not self.from_manifest and self.num_counted < self.num_records
 
     @property
     def pictures(self) -> list[Field]:
-        """Features that are decoded."""
+        """The features that are images in every record."""
         return [field for field in self.fields if field.is_picture]
 
 
 def find_facts(
     path: str | os.PathLike[str],
     *,
-    num_records: int = LOOKED_AT,
+    num_records: int = SAMPLED_RECORDS,
     notify: Callable[[str], None] | None = None,
 ) -> Facts:
-    """Find out what loader code has to know.
+    """Return the facts about a dataset.
 
     Args:
         path: The dataset; see `shardwriter.open`.
-        num_records: Records to look at where no manifest tells the types.
-        notify: Told of what is worth knowing.
+        num_records: Number of records to infer types from, without a manifest.
+        notify: Called with each note, a line of text.
 
     Raises:
-        SourceError: There is nothing to read.
-        DataError: The dataset is not whole, its records are no Examples, or its manifest has what
-            no manifest has.
+        SourceError: There are no records, or no features.
+        DataError: Shards are missing, records are not Examples, or the manifest is invalid.
     """
     path = os.fspath(path)
     data = open_dataset(path, decode=False, notify=notify)
     if data.feature_lists is not None:
         raise SourceError(
-            "its records are SequenceExamples, and code is printed for Examples",
+            "its records are SequenceExamples, and loader code supports only Examples",
             path=path,
-            hint="sw.open, ShardLoader and tf_dataset read them by their schema",
+            hint="use sw.open, ShardLoader or tf_dataset",
         )
     known = schema_of(data, num_records)
     if len(data):
@@ -177,7 +174,7 @@ def find_facts(
             error.path, error.record_index = data.place(0).path, 0
             raise
     sizes_in = shape_feature_names({name: s.type for name, s in known.features.items()})
-    is_sampled = not known.is_told and known.num_counted < known.num_records
+    is_sampled = not known.from_manifest and known.num_counted < known.num_records
     fields = tuple(
         replace(_field(name, summary, known.num_counted, sizes_in.get(name)), is_sampled=is_sampled)
         for name, summary in sorted(known.features.items())
@@ -189,13 +186,13 @@ def find_facts(
             if len(data)
             else "there are no records, so there is nothing to write code for",
             path=path,
-            hint="`shardwriter show` prints what is there",
+            hint="`shardwriter show` prints the records",
         )
     shard_set = find_one(path)
     shards = tuple(map(os.path.normpath, (p for _, p in shard_set.shards)))
     if is_url(path):
         shards = tuple(p for _, p in shard_set.shards)
-    files = files_of(data)
+    files = record_files(data)
     return Facts(
         path,
         shards,
@@ -206,15 +203,15 @@ def find_facts(
         fields,
         tuple(sorted(n for n, s in known.features.items() if s.type.kind is None)),
         known.num_counted,
-        known.is_told,
+        known.from_manifest,
     )
 
 
 def _field(name: str, summary: FeatureSummary, num_counted: int, sizes_in: str | None) -> Field:
-    """Return a feature, when nothing in its entry could be taken for code.
+    """Return a feature whose entry is valid, so that nothing in it can become code.
 
     Raises:
-        ManifestError: The entry has what no type has.
+        ManifestError: The entry is not a valid type.
     """
     found = summary.type
     shape = found.shape or ()
@@ -226,9 +223,9 @@ def _field(name: str, summary: FeatureSummary, num_counted: int, sizes_in: str |
         or not all(isinstance(word, str) for word in vocabulary)
     ):
         raise ManifestError(
-            f"its entry in the schema is no type that code can be written for: {found}",
+            f"its type in the schema is not valid: {found}",
             feature=name,
-            hint="`shardwriter verify` says whether the manifest is as it was written",
+            hint="`shardwriter verify` checks the manifest",
         )
     num_absent = max(0, num_counted - summary.present)
     return Field(name, found, num_absent, summary.unset, vocabulary, sizes_in)
@@ -244,7 +241,7 @@ def _is_dtype(found: FeatureType) -> bool:
 
 
 def _numbered(shard_set: ShardSet, paths: Sequence[str]) -> tuple[str, str, int] | None:
-    """Split the names of a complete set around the number that tells its shards apart."""
+    """Return prefix, suffix and digits of the shard number in the paths of a complete set."""
     pattern = shard_set.pattern
     if pattern is None or not shard_set.is_complete or len(paths) < 2:
         return None
@@ -256,17 +253,14 @@ def _numbered(shard_set: ShardSet, paths: Sequence[str]) -> tuple[str, str, int]
     return (prefix, suffix, width) if made == list(paths) else None
 
 
-# Python source: names and paths quoted, long lines broken as formatters break them.
+# -- Python source ---------------------------------------------------------------------------------
 
-WIDTH: Final = 88  # what black and ruff have by default
+WIDTH: Final = 88  # default of black and ruff
 _INDENT: Final = "    "
 
 
 def quoted(text: str) -> str:
-    """Return a text as a literal on one line, whatever is in it.
-
-    What can not be printed is escaped, so nothing of it ends the literal or the line.
-    """
+    """Return any text as a literal on one line; unprintable characters are escaped."""
     literal = repr(text)
     if literal[0] == "'" and '"' not in text:
         return f'"{literal[1:-1]}"'
@@ -277,10 +271,10 @@ def quoted(text: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return numbers, texts and lists of them as source; a float that is none as ``float("nan")``.
+    """Return numbers, strings and lists of them as source; NaN and inf as ``float("nan")``.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: The value has another type.
     """
     if isinstance(value, str):
         return quoted(value)
@@ -300,13 +294,13 @@ def literal(value: Any) -> str:
 
 
 def call(head: str, parts: Sequence[str], tail: str = ")", indent: int = 0) -> list[str]:
-    """Return the lines of a call: in one, else its arguments in one, else one a line.
+    """Return the lines of a call: one line, or its arguments on one line, or one per line.
 
     Args:
-        head: All up to the opening bracket, with it.
+        head: The source up to and including the opening bracket.
         parts: The arguments.
-        tail: The closing bracket, and what is behind it.
-        indent: Levels of the first line.
+        tail: The closing bracket and what follows it.
+        indent: Indentation levels of the first line.
     """
     lines = _in_one(head, parts, tail, indent)
     if lines is not None:
@@ -318,7 +312,7 @@ def call(head: str, parts: Sequence[str], tail: str = ")", indent: int = 0) -> l
 
 
 def collection(head: str, parts: Sequence[str], tail: str, indent: int = 0) -> list[str]:
-    """Return the lines of a list, a dict or a tuple: in one, else one item a line."""
+    """Return the lines of a list, dict or tuple: one line, or one item per line."""
     lines = _in_one(head, parts, tail, indent)
     return _exploded(head, parts, tail, indent) if lines is None else lines
 
@@ -340,10 +334,7 @@ def _exploded(head: str, parts: Sequence[str], tail: str, indent: int) -> list[s
 
 
 def comment(text: str, indent: int = 0) -> list[str]:
-    """Return a comment, folded at spaces; its text is one line, and is made printable.
-
-    A name in it stands there as `quoted` has it.
-    """
+    """Return a comment, wrapped at spaces. Names in the text must be `quoted`."""
     room = WIDTH - len(_INDENT * indent) - 2
     lines = [""]
     for word in text.split(" "):
@@ -354,20 +345,20 @@ def comment(text: str, indent: int = 0) -> list[str]:
     return [f"{_INDENT * indent}# {line}" for line in lines]
 
 
-# What the programs for all frameworks begin with.
+# -- parts of programs for all frameworks ----------------------------------------------------------
 
-MAX_CLASSES = 200  # whose names are printed
-IMAGE_SIZE = "IMAGE_SIZE = (224, 224)  # height and width that pictures are resized to"
+MAX_CLASSES = 200  # class names to print
+IMAGE_SIZE = "IMAGE_SIZE = (224, 224)  # height and width to resize images to"
 
 
 def opening(facts: Facts, reader: str, needs: str, *, has_defaults: bool = True) -> list[str]:
-    """Return the comment at the top: what is read, with what, and what is not known.
+    """Return the comment at the top: dataset, framework, and what is only inferred.
 
     Args:
         facts: The dataset.
-        reader: What reads it.
-        needs: What has to be installed.
-        has_defaults: Whether the program has a value for a feature that a record lacks.
+        reader: The framework.
+        needs: The packages to install.
+        has_defaults: Whether the program has defaults for missing features.
     """
     records = "1 record" if facts.num_records == 1 else f"{facts.num_records:,} records"
     shards = "1 shard" if len(facts.files) == 1 else f"{len(facts.files):,} shards"
@@ -375,31 +366,31 @@ def opening(facts: Facts, reader: str, needs: str, *, has_defaults: bool = True)
     shards = shards.replace(" ", f"{packed} ", 1)
     lines = comment(f"Reads {quoted(facts.path)} with {reader}: {records} in {shards}.")
     lines += comment(f"Needs {needs}.")
-    if not facts.is_told:
+    if not facts.from_manifest:
         lines += comment(_where_types_come_from(facts, has_defaults))
     for name in facts.never_set:
-        lines += comment(f"{quoted(name)} is left out: no record has a value of it.")
+        lines += comment(f"{quoted(name)} is left out: it has no value in any record.")
     return lines
 
 
 def _where_types_come_from(facts: Facts, has_defaults: bool) -> str:
     if not facts.is_sample:
-        return "No manifest tells types and shapes: they are those of all of its records."
-    then = "it gets a default" if has_defaults else "the reader fails, or reads 0 for a number"
+        return "There is no manifest: types and shapes are inferred from all records."
+    then = "gets a default" if has_defaults else "makes the reader fail, or is read as 0"
     return (
-        f"No manifest tells types and shapes. Only the first {facts.num_counted:,} records were "
-        f"read to find them: where a later record lacks a feature, {then}; features that only "
-        f"later records have are left out. --records {facts.num_records} reads all of them."
+        "There is no manifest: types and shapes are inferred from the first "
+        f"{facts.num_counted:,} records. A feature that a later record lacks {then}; features that "
+        f"only later records have are left out. --records {facts.num_records} reads all of them."
     )
 
 
 def files(facts: Facts) -> list[str]:
-    """Return ``FILES = ...``: all shards in their order, and no others that lie beside them."""
-    lines = comment("Seen from the folder in which this runs. Their order is that of the shards.")
+    """Return ``FILES = ...``: the shards in order, and no other files of the folder."""
+    lines = comment("The shards in order, relative to the folder in which this program runs.")
     if facts.numbered is None:
         return lines + collection("FILES = [", list(map(quoted, facts.files)), "]")
     prefix, suffix, width = facts.numbered
-    # In an f-string braces are doubled; the number is put in between.
+    # Braces of the names are doubled, since it is an f-string.
     name = quoted(_doubled(prefix) + f"{{i:0{width}d}}" + _doubled(suffix))
     listed = f"f{name} for i in range({len(facts.files)})"
     if len(listed) + len("FILES = []") <= 88:
@@ -414,21 +405,21 @@ def _doubled(text: str) -> str:
 
 
 def class_names(fields: Sequence[Field]) -> list[str]:
-    """Return ``CLASS_NAMES = ...``, by feature; nothing where there are none."""
+    """Return ``CLASS_NAMES = ...``, by feature; [] without class names."""
     known = [field for field in fields if field.vocabulary]
     if not known:
         return []
-    lines = [*comment("What the numbers of a class stand for."), "CLASS_NAMES = {"]
+    lines = [*comment("Names of classes, by number."), "CLASS_NAMES = {"]
     for field in known:
         head = f"{quoted(field.name)}: ["
         names = field.vocabulary[:MAX_CLASSES]
         lines += collection(head, list(map(quoted, names)), "],", indent=1)
         more = len(field.vocabulary) - len(names)
         if more:
-            lines += comment(f"{more:,} more are in the manifest, in its schema.", indent=1)
+            lines += comment(f"{more:,} more are in the manifest's schema.", indent=1)
     return [*lines, "}"]
 
 
 def why_absent(field: Field, num_counted: int) -> str:
-    """Say how many records have no value of an optional feature."""
+    """Return the text on how many records have no value of an optional feature."""
     return f"{field.num_missing:,} of {num_counted:,} records have no value"

@@ -1,10 +1,10 @@
 """A program that reads a dataset with NVIDIA DALI.
 
-What its reader makes of odd records was found by trying it (2.4): a batch in which a record lacks a
-feature fails; a list without a kind is read as nothing where any length is asked for, as
-uninitialised memory where one is fixed, and ends the process where bytes are; of several byte
-strings only the first comes. The default of a feature is not used: a scalar number that is absent
-is read as 0, and anything else fails.
+Behaviour of its reader on unusual records, as observed with version 2.4: a batch fails if a record
+lacks a feature. A feature without a value is read as an empty list if its length varies, as
+uninitialized memory if it is fixed, and crashes the process if it is bytes. Of several byte strings
+only the first is read. Defaults are ignored: an absent scalar number is read as 0, and anything
+else fails.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def dali_code(facts: Facts) -> str:
     """
     _check(facts)
     if facts.is_sample:
-        # Its reader takes no defaults, so features are read as if every record had them.
+        # DALI has no defaults, so features are read as if every record had them.
         as_counted = tuple(replace(field, is_sampled=False) for field in facts.fields)
         facts = replace(facts, fields=as_counted)
     why_not = {field.name: _why_not(field, facts) for field in facts.fields}
@@ -95,31 +95,31 @@ def _check(facts: Facts) -> None:
             f"DALI reads no {facts.compression} shards",
             path=facts.path,
             hint=f"`shardwriter write {facts.path} OUT@{len(facts.files)} --compression none` "
-            "makes plain ones; --code torch or --code grain reads these",
+            "writes uncompressed ones; or use --code torch or --code grain",
         )
     if is_url(facts.path):
         raise OptionError(
-            "DALI reads local files", path=facts.path, hint="copy the shards to a disk first"
+            "DALI reads only local files", path=facts.path, hint="copy the shards to a disk first"
         )
     if not all(os.path.exists(file + DALI_INDEX_SUFFIX) for file in facts.files):
         raise OptionError(
-            f"DALI needs a {DALI_INDEX_SUFFIX} file beside every shard, and some are not there",
+            f"DALI needs a {DALI_INDEX_SUFFIX} file beside every shard, and some are missing",
             path=facts.path,
-            hint=f"`shardwriter index {facts.path} --idx` makes them",
+            hint=f"`shardwriter index {facts.path} --idx` writes them",
         )
 
 
 def _why_not(field: Field, facts: Facts) -> str | None:
-    """Say why DALI can not read a feature; None where it can."""
+    """Return the reason why DALI can not read a feature; None if it can."""
     missing = why_absent(field, facts.num_counted)
     if field.num_absent:
-        return f"DALI fails where a record lacks a feature, and {missing} of it"
+        return f"DALI fails if a record lacks a feature, and {missing} of it"
     if field.num_unset and (field.type.kind == "bytes"):
-        return f"DALI ends with a crash where bytes have no value, and {missing}"
+        return f"DALI crashes if bytes have no value, and {missing}"
     if field.type.kind == "bytes" and not field.is_scalar and not field.is_raw:
-        return "DALI reads only the first of several texts"
+        return "DALI reads only the first of several strings"
     if field.is_number and field.type.dtype is not None and field.type.dtype not in _TYPES:
-        return f"DALI has no {field.type.dtype}"
+        return f"DALI has no dtype {field.type.dtype}"
     return None
 
 
@@ -128,7 +128,7 @@ def _is_decoded(field: Field) -> bool:
 
 
 def _is_padded(field: Field) -> bool:
-    """Whether it is a list that any number of values can be in."""
+    """Return whether the feature is a list of varying length."""
     return field.is_number and not field.is_raw and not field.is_fixed
 
 
@@ -153,8 +153,8 @@ def _features(fields: list[Field], facts: Facts) -> list[str]:
             lines += call(f"{name}: tfrecord.FixedLenFeature(", parts, "),", indent=1)
             continue
         if field.is_optional:
-            told = f"{why_absent(field, facts.num_counted)}: it is read as a list, of none or one"
-            lines += comment(f"{told}.", indent=1) if field.is_fixed else []
+            text = f"{why_absent(field, facts.num_counted)}: it is read as a list of none or one"
+            lines += comment(f"{text}.", indent=1) if field.is_fixed else []
         inner = [n for n in (shape if field.is_fixed else shape[1:]) if n is not None]
         is_in_front = field.is_fixed or (bool(shape) and shape[0] is None)
         parts = [wire, zero]
@@ -166,13 +166,13 @@ def _features(fields: list[Field], facts: Facts) -> list[str]:
 
 def _pipeline(fields: list[Field]) -> list[str]:
     lines = comment(
-        "device_id=None keeps to the CPU. With device_id=0 pictures are decoded on the GPU where "
-        'the decoder has device="mixed"; x.gpu() brings other values there.'
+        "device_id=None uses the CPU only. With device_id=0 images are decoded on the GPU if the "
+        'decoder has device="mixed"; x.gpu() copies other values there.'
     )
     lines += [
         "@pipeline_def(batch_size=BATCH_SIZE, num_threads=4, device_id=None)",
         "def pipeline(shuffle=False, rank=0, world=1):",
-        '    """Read the records of one rank; a column for each of FEATURES, in that order."""',
+        '    """Return the columns of one rank, in the order of FEATURES."""',
         "    record = fn.readers.tfrecord(",
         "        path=FILES,",
         f'        index_path=[f"{{file}}{DALI_INDEX_SUFFIX}" for file in FILES],',
@@ -201,7 +201,7 @@ def _restored(field: Field) -> list[str]:
             parts.append(f"shape={literal([-1 if n is None else n for n in field.shape])}")
         return call(f"{this} = fn.reinterpret(", parts, indent=1)
     if field.type.kind == "bytes":
-        return comment(f"{quoted(field.name)} is a column of bytes, as uint8.", indent=1)
+        return comment(f"{quoted(field.name)} is bytes, as uint8.", indent=1)
     lines = []
     shape = field.shape
     if field.is_optional and field.is_fixed:
@@ -223,21 +223,22 @@ def _restored(field: Field) -> list[str]:
         )
     if _is_padded(field):
         lines += comment(
-            f"{quoted(field.name)} varies in length; fn.pad({this}) makes a batch one tensor.",
+            f"{quoted(field.name)} varies in length; fn.pad({this}) pads a batch to one tensor.",
             indent=1,
         )
     return lines
 
 
 def _sizes(field: Field) -> str:
-    """Return the shapes of a feature's values, as DALI takes them."""
+    """Return the expression of the shapes of a feature's values, for DALI."""
     return f"fn.cast(record[{quoted(field.sizes_in or '')}], dtype=types.INT32)"
 
 
 def _decoded(field: Field, this: str) -> list[str]:
     if not _is_decoded(field):
         return comment(
-            f"{quoted(field.name)} stays a file's bytes: DALI decodes no {field.type.format}.",
+            f"{quoted(field.name)} is left as the bytes of a file: DALI decodes no "
+            f"{field.type.format}.",
             indent=1,
         )
     lines = []
@@ -248,7 +249,7 @@ def _decoded(field: Field, this: str) -> list[str]:
         resize.append("interp_type=types.INTERP_NN")
         if field.type.format != "jpeg":
             lines += comment(
-                "Of a mask with a palette DALI gives the grey of its colours, not classes.",
+                "For a mask with a palette, DALI returns grey values of its colours, not classes.",
                 indent=1,
             )
     lines += call(f"{this} = fn.decoders.image(", parts, indent=1)
@@ -261,8 +262,8 @@ def _main() -> list[str]:
         "    reading = pipeline()",
         "    reading.build()",
         *comment(
-            'reading.epoch_size("reader") records are an epoch; the last batch goes on with the '
-            "first ones.",
+            'An epoch has reading.epoch_size("reader") records; the last batch is filled up with '
+            "records of the next epoch.",
             indent=1,
         ),
         "    for name, values in zip(FEATURES, reading.run()):",

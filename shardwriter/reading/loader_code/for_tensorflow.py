@@ -25,13 +25,13 @@ _WIRE: Final = {"int64": "tf.int64", "float": "tf.float32", "bytes": "tf.string"
 _FILLS: Final[dict[str, Any]] = {"int64": 0, "float": float("nan"), "bytes": ""}
 _DECODERS: Final = {"jpeg": "decode_jpeg", "png": "decode_png", "bmp": "decode_bmp"}
 _UNDECODED: Final = ("tiff", "webp")
-# What tf.io.decode_raw has no name for is read as its equal in size.
+# Dtypes that tf.io.decode_raw does not know are read as one of equal size.
 _RAW: Final = {"bool": "uint8", "uint32": "int32", "uint64": "int64"}
-# TensorFlow opens two files ahead for each that it reads in turn.
-_MOST_IN_TURN: Final = 256
-_SOME_IN_TURN: Final = 16
+# TensorFlow opens two more files for each that it reads in turn.
+_MAX_IN_TURN: Final = 256
+_FEW_IN_TURN: Final = 16
 _NO_PICTURE: Final = [
-    "# What a record without a picture gets: one black pixel.",
+    "# The default image of a record without one: a black pixel.",
     "NO_PICTURE = tf.io.encode_png(tf.zeros([1, 1, 3], tf.uint8)).numpy()",
 ]
 
@@ -60,7 +60,7 @@ def _is_decoded(field: Field) -> bool:
 
 
 def _is_parsed_whole(field: Field) -> bool:
-    """Whether every record has the same number of entries, so that it is a FixedLenFeature."""
+    """Return whether the feature is a FixedLenFeature: every record has as many entries."""
     return field.is_raw or (field.is_fixed and not field.is_always_empty)
 
 
@@ -69,10 +69,10 @@ def _features(facts: Facts) -> list[str]:
     for field in facts.fields:
         wire = _WIRE[field.type.kind or "bytes"]
         if not _is_parsed_whole(field):
-            told = "How many values it has varies"
+            text = "The number of values varies"
             if field.num_missing:
-                told += f"; {why_absent(field, facts.num_counted)}, which is an empty list here"
-            lines += comment(f"{told}.", indent=1)
+                text += f"; {why_absent(field, facts.num_counted)}, which is an empty list here"
+            lines += comment(f"{text}.", indent=1)
             lines.append(f"    {quoted(field.name)}: tf.io.RaggedFeature({wire}),")
             lines += _sizes(field)
             continue
@@ -81,8 +81,8 @@ def _features(facts: Facts) -> list[str]:
         if field.is_optional:
             default = _default(field, shape)
             if field.num_missing:
-                told = f"{why_absent(field, facts.num_counted)}, and are given the default"
-                lines += comment(f"{told}.", indent=1)
+                text = f"{why_absent(field, facts.num_counted)}, and get the default"
+                lines += comment(f"{text}.", indent=1)
             parts.append(f"default_value={default}")
         lines += call(f"{quoted(field.name)}: tf.io.FixedLenFeature(", parts, "),", indent=1)
         lines += _sizes(field)
@@ -90,7 +90,7 @@ def _features(facts: Facts) -> list[str]:
 
 
 def _sizes(field: Field) -> list[str]:
-    """Return the feature that the shape of another is in, if it has one."""
+    """Return the lines of a feature's shape feature, if it has one."""
     if field.sizes_in is None:
         return []
     sizes = [n or 0 for n in field.shape or ()]
@@ -105,7 +105,7 @@ def _sizes(field: Field) -> list[str]:
 
 
 def _shaped(field: Field, value: str) -> list[str]:
-    """Return the lines that give values the shape that stands beside them."""
+    """Return the lines that reshape values by their shape feature."""
     this = f"features[{quoted(field.name)}]"
     assert field.sizes_in is not None
     sizes = f"features.pop({quoted(field.sizes_in)})"
@@ -116,7 +116,7 @@ def _shaped(field: Field, value: str) -> list[str]:
 
 
 def _default(field: Field, shape: list[int | None]) -> str:
-    """Return what stands for no value: NaN, 0, an empty text, or as many; of raw bytes zeros."""
+    """Return the default of a missing value, of its shape: NaN, 0, an empty string, or zeros."""
     if _is_decoded(field):
         return "NO_PICTURE"
     if field.is_raw:
@@ -140,7 +140,7 @@ def _parse(facts: Facts) -> list[str]:
 
 
 def _restored(field: Field) -> list[str]:
-    """Return the lines that give a feature the shape and dtype that it was written with."""
+    """Return the lines that convert a feature to the shape and dtype in the schema."""
     this = f"features[{quoted(field.name)}]"
     if field.is_picture:
         return _decoded(field, this)
@@ -156,7 +156,7 @@ def _restored(field: Field) -> list[str]:
         value = f"tf.reshape({value}, {literal(sizes)})"
     elif shape and shape.count(None) > 1:
         lines += comment(
-            f"Several dimensions of {quoted(field.name)} vary, so its values are a flat list.",
+            f"Several dimensions of {quoted(field.name)} vary: its values are a flat list.",
             indent=1,
         )
     wire = {"int64": "int64", "float": "float32"}.get(field.type.kind or "")
@@ -172,14 +172,14 @@ def _decoded(field: Field, this: str) -> list[str]:
     kind = field.type.format or "image"
     if not _is_decoded(field):
         return comment(
-            f"{quoted(field.name)} stays a file's bytes: TensorFlow decodes no {kind} here.",
+            f"{quoted(field.name)} is left as the bytes of a file: TensorFlow decodes no {kind}.",
             indent=1,
         )
     lines = []
     channels = 1 if field.is_mask else 3
     if field.is_mask and kind in ("png", "gif", "image"):
         lines += comment(
-            "Of a mask with a palette TensorFlow gives the grey of its colours, not classes.",
+            "For a mask with a palette TensorFlow returns grey values of its colours, not classes.",
             indent=1,
         )
     # The default is a PNG, which not every decoder takes, and later records may hold other formats.
@@ -208,20 +208,20 @@ def _from_raw(field: Field, this: str) -> list[str]:
 
 
 def _examples(facts: Facts) -> list[str]:
-    in_turn = len(facts.files) <= _MOST_IN_TURN
+    in_turn = len(facts.files) <= _MAX_IN_TURN
     compression = "" if facts.compression == "none" else facts.compression.upper()
     lines = ["def examples():"]
     if in_turn and facts.is_regular:
-        lines.append('    """Return all examples in the order in which they were written."""')
+        lines.append('    """Return all examples, in the order in which they were written."""')
     else:
-        lines.append('    """Return all examples, several files at a time."""')
+        lines.append('    """Return all examples, reading several files at a time."""')
     lines.append("    files = tf.data.Dataset.from_tensor_slices(FILES)")
     if in_turn and facts.is_regular and len(facts.files) > 1:
-        lines += comment("One of each file in turn: record i is in file i % len(FILES).", indent=1)
+        lines += comment("One record of each file in turn: record i is in file i % len(FILES).", 1)
     elif not in_turn:
         lines += comment(
-            "So many files at a time; the order that was written takes all of them open, "
-            "cycle_length=len(FILES).",
+            "cycle_length is the number of open files. The order in which the records were written "
+            "needs cycle_length=len(FILES).",
             indent=1,
         )
     parts = ["file"]
@@ -230,7 +230,7 @@ def _examples(facts: Facts) -> list[str]:
     lines += [
         "    records = files.interleave(",
         f"        lambda file: tf.data.TFRecordDataset({', '.join(parts)}),",
-        f"        cycle_length={'len(FILES)' if in_turn else _SOME_IN_TURN},",
+        f"        cycle_length={'len(FILES)' if in_turn else _FEW_IN_TURN},",
         "        block_length=1,",
         "        num_parallel_calls=tf.data.AUTOTUNE,",
         "        deterministic=True,",
@@ -243,16 +243,16 @@ def _examples(facts: Facts) -> list[str]:
 def _resize(pictures: list[Field]) -> list[str]:
     lines = [
         "def resize(features):",
-        '    """Give the pictures one size, so that they can be stacked."""',
+        '    """Resize the images to one size, so that they can be stacked."""',
     ]
     for field in pictures:
         this = f"features[{quoted(field.name)}]"
         channels = 1 if field.is_mask else 3
         if field.is_mask:
-            lines += comment("Classes are not mixed: each pixel takes that of its nearest.", 1)
+            lines += comment("Nearest neighbour, since classes can not be interpolated.", 1)
             parts = [this, "IMAGE_SIZE", 'method="nearest"']
         else:
-            lines += comment("float32, from 0 to 255.", 1)
+            lines += comment("float32 from 0 to 255.", 1)
             parts = [this, "IMAGE_SIZE"]
         lines += call("image = tf.image.resize(", parts, indent=1)
         lines += call(f"{this} = tf.ensure_shape(", ["image", f"[*IMAGE_SIZE, {channels}]"], ")", 1)
@@ -260,23 +260,23 @@ def _resize(pictures: list[Field]) -> list[str]:
 
 
 def _batches(facts: Facts, pictures: list[Field]) -> list[str]:
-    # What has no fixed shape when it is batched: it stays ragged.
+    # Features without a fixed shape are batched as ragged tensors.
     varies = any(
         not _is_parsed_whole(field) or (field.is_raw and not field.is_fixed)
         for field in facts.fields
     )
     lines = [
         "def batches(shuffle=False):",
-        '    """Return batches of examples: a dict of tensors each."""',
+        '    """Return batches of examples, each a dict of tensors."""',
         "    dataset = examples()",
         "    if shuffle:",
-        "        dataset = dataset.shuffle(10_000)  # examples that are held in memory",
+        "        dataset = dataset.shuffle(10_000)  # examples in the shuffle buffer",
     ]
     if pictures:
         lines.append("    dataset = dataset.map(resize, num_parallel_calls=tf.data.AUTOTUNE)")
     if varies:
         lines += comment(
-            "What varies in length becomes a RaggedTensor; its to_tensor() pads it.", indent=1
+            "Features of varying length become RaggedTensors; to_tensor() pads them.", indent=1
         )
         lines.append("    dataset = dataset.ragged_batch(BATCH_SIZE)")
     else:

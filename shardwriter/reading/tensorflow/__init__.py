@@ -1,6 +1,6 @@
-"""Shards into tf.data: ``from shardwriter.reading.tensorflow import tf_dataset``.
+"""tf.data pipelines of a dataset: ``from shardwriter.reading.tensorflow import tf_dataset``.
 
-This package needs the ``tensorflow`` extra and imports TensorFlow.
+Importing it imports TensorFlow, which the extra ``shardwriter[tensorflow]`` installs.
 """
 
 from __future__ import annotations

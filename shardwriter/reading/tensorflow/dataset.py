@@ -1,15 +1,32 @@
-"""The pipeline of ``tf.data``, put together.
+"""`tf_dataset`: a ``tf.data.Dataset`` of a dataset's records.
 
     train = tf_dataset("out/train@16", batch_size=64, shuffle=True)
     model.fit(train.map(lambda x: (x["image"], x["label"])), epochs=3)
 
-What comes out is a plain ``tf.data.Dataset``: a graph, without Python in it. The shards are proven
-to be there and whole (sizes, counts, the index) before it is made, so that training does not find
-out.
+The result is a plain graph, without Python functions. The shards' sizes, counts and index are
+compared with the manifest before it is built, so that missing or truncated shards do not surface
+during training.
 
-GPUs are left alone: everything stands on the CPU, and where TensorFlow has not looked at its GPUs
-yet it is told to take their memory as it needs it (``TF_FORCE_GPU_ALLOW_GROWTH=true``, unless that
-variable is set), and not all of it at once.
+    files --in_source_order / in_any_order--> a rank's records --exactly / resampled_stream-->
+          --shuffle, batch, parse, prefetch--> elements
+
+**Source order.** Reading one record of each of N shards in turn gives the source order, and needs N
+open files. With gaps (items without a record) each record's shard is looked up instead. More shards
+than may be open are read in blocks of consecutive items: of each shard the block's records are read
+at once, a few shards at a time, and then put in order. A block is in memory as a whole, and each
+shard is opened once per block; compressed shards can not be read this way.
+
+**Ranks.** If each rank can read whole files (:mod:`shardwriter.reading.record_files`), it does.
+Else every rank reads all files and uses one record in W: in source order every Wth of the stream,
+else every Wth of a file, counted on from file to file, so that no rank depends on the order in
+which another one reads.
+
+**Resampling.** One pass over the input in blocks of records, of which only the label is parsed. A
+record of a class with c mean copies is repeated floor(c) times, and once more with probability
+c - floor(c).
+
+**GPUs.** All operations are on the CPU. If TensorFlow has not initialized its GPUs yet, it is set
+to allocate their memory on demand (``TF_FORCE_GPU_ALLOW_GROWTH=true``, unless the variable is set).
 """
 
 from __future__ import annotations
@@ -32,23 +49,16 @@ from shardwriter.reading.record_files import (
     RecordFiles,
     Resampling,
     Target,
+    as_dataset,
+    can_assign_files,
     class_mix,
-    deals_files,
-    files_of,
-    opened_dataset,
-    reading_all,
+    reads_all_note,
+    record_files,
 )
 from shardwriter.reading.tensorflow.parsing import element_parser, schema_spec
 
-# Source order of more shards than may be open, in a TensorFlow graph.
-#
-# Turn t has item t of every shard. A block is some turns: of each shard its records in them are
-# read in one go, a few shards at a time, from the byte where they begin; then they are put in
-# order. So a block is in memory at once, and a shard is opened once a block. Only plain shards can
-# be entered in the middle.
-
-# AutoGraph would rewrite functions that have nothing to rewrite, and hide where they fail.
-as_it_stands: Any = tf.autograph.experimental.do_not_convert
+# AutoGraph has nothing to convert here, and would obscure tracebacks.
+no_autograph: Any = tf.autograph.experimental.do_not_convert
 
 _I64 = NDArray[np.int64]
 
@@ -59,14 +69,16 @@ _BUFFER_BYTES: Final = (4 << 10, 256 << 10)  # of an open file: least and most
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where each block begins in each shard.
+    """Byte offsets and record counts of each block in each shard.
+
+    A turn is one item of each shard, in order of the shards; a block is a number of turns.
 
     Attributes:
-        num_turns: Turns of a block.
+        num_turns: Turns per block.
         lengths: ``int64[N]`` items of each shard, those without a record included.
         gaps: ``int64[g]`` sorted items without a record.
-        offsets: ``int64[blocks, N]`` the byte where a block's records begin.
-        counts: ``int64[blocks, N]`` how many there are.
+        offsets: ``int64[blocks, N]`` byte offset of a block's first record in a shard.
+        counts: ``int64[blocks, N]`` records of a block in a shard.
     """
 
     num_turns: int
@@ -83,14 +95,14 @@ def plan_blocks(
     mean_bytes: int,
     num_turns: int | None = None,
 ) -> Blocks:
-    """Find out where blocks begin.
+    """Return the blocks of a set of uncompressed shards.
 
     Args:
         counts: ``int64[N]`` records of each shard.
         gaps: ``int64[g]`` sorted items without a record.
-        starts_of: Gives the byte where each record of a shard begins: ``int64[n]``.
-        mean_bytes: Of a record.
-        num_turns: Turns of a block; None for 64 MiB of records.
+        starts_of: Returns ``int64[n]`` byte offsets of a shard's records.
+        mean_bytes: Mean payload size of a record.
+        num_turns: Turns per block; None for 64 MiB of records.
     """
     num_shards = len(counts)
     if num_turns is None:
@@ -104,22 +116,22 @@ def plan_blocks(
     for shard in np.unique(shard_of):
         turns = turn_of[by_shard[limits[shard] : limits[shard + 1]]]
         positions[:, shard] -= np.searchsorted(turns, edges)
-    held = np.diff(positions, axis=0)
-    offsets = np.zeros_like(held)
+    block_counts = np.diff(positions, axis=0)
+    offsets = np.zeros_like(block_counts)
     for shard in np.flatnonzero(counts):
         starts = starts_of(int(shard))
         offsets[:, shard] = starts[np.minimum(positions[:-1, shard], len(starts) - 1)]
-    return Blocks(num_turns, lengths, gaps, offsets, held)
+    return Blocks(num_turns, lengths, gaps, offsets, block_counts)
 
 
 def in_blocks(paths: tuple[str, ...], blocks: Blocks, mean_bytes: int, cycle_length: int) -> Any:
-    """Return the records of plain shards in source order: a dataset of strings.
+    """Return the records of uncompressed shards in source order: a dataset of strings.
 
     Args:
-        paths: One for each shard, in order.
-        blocks: Where to read.
-        mean_bytes: Of a record.
-        cycle_length: Files that are read at a time.
+        paths: One per shard, in order.
+        blocks: The blocks to read.
+        mean_bytes: Mean payload size of a record.
+        cycle_length: Files to read at a time.
     """
     names = tf.constant(paths, tf.string)
     offsets, counts = tf.constant(blocks.offsets), tf.constant(blocks.counts)
@@ -127,8 +139,8 @@ def in_blocks(paths: tuple[str, ...], blocks: Blocks, mean_bytes: int, cycle_len
     num_shards, num_turns = len(paths), blocks.num_turns
     buffer_bytes = int(np.clip(num_turns * mean_bytes, *_BUFFER_BYTES))
 
-    def piece(path: Any, offset: Any, count: Any) -> Any:
-        """Give one shard's records of a block: ``string[num_turns]``, filled up with ``""``."""
+    def shard_records(path: Any, offset: Any, count: Any) -> Any:
+        """Return one shard's records of a block: ``string[num_turns]``, padded with ``""``."""
         records = tf.data.experimental.from_variant(
             tf.raw_ops.TFRecordDatasetV2(
                 filenames=tf.reshape(path, [1]),
@@ -138,14 +150,14 @@ def in_blocks(paths: tuple[str, ...], blocks: Blocks, mean_bytes: int, cycle_len
             ),
             tf.TensorSpec([], tf.string),
         )
-        return records.take(count).batch(num_turns).map(as_it_stands(filled_up))
+        return records.take(count).batch(num_turns).map(no_autograph(pad_to_turns))
 
-    def filled_up(payloads: Any) -> Any:
+    def pad_to_turns(payloads: Any) -> Any:
         return tf.pad(payloads, [[0, num_turns - tf.shape(payloads)[0]]], constant_values="")
 
-    def ordered(rows: Any, block: Any, held: Any) -> Any:
-        """Put ``string[shards, num_turns]`` in order."""
-        flat = tf.boolean_mask(rows, tf.sequence_mask(held, num_turns))
+    def in_item_order(rows: Any, block: Any, row_counts: Any) -> Any:
+        """Return the records of ``string[shards, num_turns]`` in order of their items."""
+        flat = tf.boolean_mask(rows, tf.sequence_mask(row_counts, num_turns))
         first = block * num_turns
         turns = first + tf.range(num_turns, dtype=tf.int64)
         has_record = turns[:, None] < lengths[None, :]
@@ -156,44 +168,34 @@ def in_blocks(paths: tuple[str, ...], blocks: Blocks, mean_bytes: int, cycle_len
             tf.stack([missing // num_shards, missing % num_shards], axis=1),
             tf.zeros_like(missing, tf.bool),
         )
-        # Records stand shard by shard: their numbers in that order, read turn by turn.
+        # `flat` is shard by shard: number the records in that order, and read them turn by turn.
         by_shard = tf.reshape(tf.transpose(has_record), [-1])
         numbers = tf.cumsum(tf.cast(by_shard, tf.int32)) - 1
         by_turn = tf.transpose(tf.reshape(numbers, [num_shards, num_turns]))
         return tf.gather(flat, tf.boolean_mask(by_turn, has_record))
 
     def records(block: Any) -> Any:
-        held = counts[block]
-        chosen = held > 0
-        held = tf.boolean_mask(held, chosen)
-        where = (tf.boolean_mask(names, chosen), tf.boolean_mask(offsets[block], chosen), held)
-        # Each shard gives one row, so an interleave keeps their order.
-        rows = tf.data.Dataset.from_tensor_slices(where).interleave(
-            as_it_stands(piece),
+        has_records = counts[block] > 0
+        row_counts = tf.boolean_mask(counts[block], has_records)
+        paths_of_block = tf.boolean_mask(names, has_records)
+        offsets_of_block = tf.boolean_mask(offsets[block], has_records)
+        slices = (paths_of_block, offsets_of_block, row_counts)
+        # Each shard yields one row, so the interleave keeps their order.
+        rows = tf.data.Dataset.from_tensor_slices(slices).interleave(
+            no_autograph(shard_records),
             cycle_length=cycle_length,
             block_length=1,
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
         whole = rows.batch(num_shards)
-        return whole.map(as_it_stands(lambda rows: ordered(rows, block, held))).unbatch()
+        order = no_autograph(lambda rows: in_item_order(rows, block, row_counts))
+        return whole.map(order).unbatch()
 
-    return tf.data.Dataset.range(len(blocks.offsets)).flat_map(as_it_stands(records))
+    return tf.data.Dataset.range(len(blocks.offsets)).flat_map(no_autograph(records))
 
 
-# Streams of serialized records in a TensorFlow graph: who reads which files, and how many at once.
-#
-# **Source order.** Reading one record of each of N shards in turn gives the source order back, and
-# needs all N open. Items that gave no record (gaps) would shift the turns, so there each record's
-# shard is looked up. More shards than may be open are read in blocks
-# (:mod:`shardwriter.reading.tensorflow.dataset`).
-#
-# **Ranks.** Where whole files can be dealt (:mod:`shardwriter.reading.record_files`), a rank reads
-# its own. Else every rank reads all files and keeps one record of W: in source order every Wth of
-# the stream, and in no order every Wth of a file, counted on from file to file, so that no rank
-# depends on the order in which another one reads.
-
-# TensorFlow's parallel interleave opens files ahead, two for each that it reads.
+# TensorFlow's parallel interleave opens two more files for each that it reads.
 FILES_AHEAD: Final = 3
 
 _CYCLE_OF_BLOCKS: Final = 16
@@ -201,14 +203,14 @@ _CHOICE_BLOCK: Final = 4096  # records whose shards are looked up at once
 
 
 def in_source_order(files: RecordFiles, share: RankPartition, max_open_files: int) -> Any:
-    """Return a rank's own records in source order, without padding: a dataset of strings.
+    """Return a rank's records in source order, without padding: a dataset of strings.
 
     Raises:
-        OptionError: Too many files would be open.
+        OptionError: There are more compressed shards than may be open.
     """
-    if share.world > 1 and deals_files(files, share, in_order=True):
+    if share.world > 1 and can_assign_files(files, share, in_order=True):
         return in_source_order(
-            files.dealt(share.rank, share.world), RankPartition(files.num_records), max_open_files
+            files.of_rank(share.rank, share.world), RankPartition(files.num_records), max_open_files
         )
     num_open = int((files.counts > 0).sum())
     if num_open > max_open_files:
@@ -221,10 +223,10 @@ def in_source_order(files: RecordFiles, share: RankPartition, max_open_files: in
 def _in_blocks(files: RecordFiles, max_open_files: int) -> Any:
     if files.starts is None:
         raise OptionError(
-            f"reading {len(files.paths):,} compressed shards in source order takes as many open "
+            f"reading {len(files.paths):,} compressed shards in source order needs as many open "
             f"files, and max_open_files is {max_open_files:,}",
-            hint="say deterministic=False for any order, or shuffle=True; or raise max_open_files "
-            "(and `ulimit -n`)",
+            hint="use deterministic=False or shuffle=True, or raise max_open_files (and "
+            "`ulimit -n`)",
         )
     blocks = plan_blocks(files.counts, files.gaps, files.starts, files.mean_bytes)
     cycle_length = max(1, min(max_open_files // FILES_AHEAD, _CYCLE_OF_BLOCKS))
@@ -236,7 +238,7 @@ def _in_turn(files: RecordFiles, cycle_length: int) -> Any:
     if not paths:
         return _nothing()
     return _paths(paths).interleave(
-        as_it_stands(lambda path: _records(path, files)),
+        no_autograph(lambda path: _records(path, files)),
         cycle_length=cycle_length,
         block_length=1,
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -245,7 +247,7 @@ def _in_turn(files: RecordFiles, cycle_length: int) -> Any:
 
 
 def _by_choice(files: RecordFiles) -> Any:
-    """Take each record from the shard in which its item is."""
+    """Return the records, each looked up in the shard of its item."""
     num_shards, total = len(files.paths), files.num_records
     numbers = np.asarray(files.gaps, np.int64)
     before = tf.constant(numbers - np.arange(len(numbers)), tf.int64)
@@ -254,7 +256,7 @@ def _by_choice(files: RecordFiles) -> Any:
         gaps = tf.searchsorted(before, records, side="right", out_type=tf.int64)
         return (records + gaps) % num_shards
 
-    choice = tf.data.Dataset.range(total).batch(_CHOICE_BLOCK).map(as_it_stands(shards)).unbatch()
+    choice = tf.data.Dataset.range(total).batch(_CHOICE_BLOCK).map(no_autograph(shards)).unbatch()
     sources = [_records(path, files) for path in files.paths]
     return tf.data.Dataset.choose_from_datasets(sources, choice, stop_on_empty_dataset=False)
 
@@ -268,22 +270,22 @@ def in_any_order(
     epoch: int | None,
     deterministic: bool,
 ) -> Any:
-    """Return a rank's own records, several files at a time: a dataset of strings.
+    """Return a rank's records, several files at a time: a dataset of strings.
 
     Args:
         files: All files.
-        share: Of this rank.
-        cycle_length: Files that are read at a time.
-        seed: Chooses the order of the files; None for the one they have.
-        epoch: Chooses it, too; None for another one in every iteration.
-        deterministic: Whether the same order comes out each time, whoever is first.
+        share: The rank's partition.
+        cycle_length: Files to read at a time.
+        seed: Seed of a random order of the files; None for no shuffle.
+        epoch: Part of the seed; None for a new order in every iteration.
+        deterministic: Whether the order is the same in every run; False is faster.
     """
     world, firsts = share.world, np.zeros(len(files.paths), np.int64)
-    if share.world > 1 and deals_files(files, share, in_order=False):
-        files, world = files.dealt(share.rank, share.world), 1
+    if share.world > 1 and can_assign_files(files, share, in_order=False):
+        files, world = files.of_rank(share.rank, share.world), 1
         firsts = np.zeros(len(files.paths), np.int64)
     elif share.world > 1:
-        # Records are counted on from file to file; the first that is this rank's stands here.
+        # Records are numbered on from file to file: the first of this rank in each file.
         before = np.cumsum(files.counts) - files.counts
         firsts = (share.rank - before) % world
     own = np.flatnonzero(files.counts > firsts)
@@ -301,7 +303,7 @@ def in_any_order(
 
     cycle_length = min(cycle_length, len(own))
     return chosen.interleave(
-        as_it_stands(of_file),
+        no_autograph(of_file),
         cycle_length=cycle_length,
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=deterministic,
@@ -311,14 +313,14 @@ def in_any_order(
 def exactly(
     stream: Any, data: Dataset, files: RecordFiles, share: RankPartition, mark: bool
 ) -> Any:
-    """Cut or fill a rank's own records so that there are as many as in its share.
+    """Return a rank's records, cut or padded to the length of its partition.
 
     Args:
-        stream: The rank's own records.
-        data: The dataset, which knows where the first records are.
+        stream: The rank's records.
+        data: The dataset, for the location of the padding record.
         files: Its files.
-        share: Of this rank.
-        mark: Give pairs of a record and whether it is padding.
+        share: The rank's partition.
+        mark: Yield pairs ``(record, is_pad)``.
     """
     length = share.num_samples
     num_own = max(0, -(-(share.num_records - share.rank) // share.world))
@@ -327,7 +329,7 @@ def exactly(
     if length < num_own:
         stream = stream.take(length)
     elif length > num_own:
-        # Only the last draw can be a repeated one, and it is of the first records.
+        # Only the last draw can be padding: one of the first records.
         draw = share.draws(length - 1)
         place = data.place(int(share.records(draw, None)[0]))
         last = _records(place.path, files).skip(place.record_index).take(1)
@@ -338,7 +340,7 @@ def exactly(
 
 
 def _marked(stream: Any, is_pad: bool) -> Any:
-    # A function called for every record would take longer than reading it.
+    # zip, since a map function per record would take longer than reading the record.
     return tf.data.Dataset.zip((stream, tf.data.Dataset.from_tensors(is_pad).repeat()))
 
 
@@ -355,15 +357,9 @@ def _nothing() -> Any:
     return tf.data.Dataset.from_tensor_slices(tf.zeros([0], tf.string))
 
 
-# Dropping and repeating records in a TensorFlow graph, so that classes have wanted shares.
-#
-# One copy of the input is read: blocks of records, of which only the label is parsed. A table says
-# how often a record of its class comes on average; c copies come as floor(c), and one more with the
-# probability that is left.
-
 _RESAMPLED_BLOCK_BYTES: Final = 4 << 20
 _MAX_BLOCK: Final = 256  # records
-_SPARE_PASSES: Final = 8  # times as often as should be needed, the data is read at most
+_SPARE_PASSES: Final = 8  # the data is read at most this many times as often as expected
 
 
 def resampled_stream(
@@ -377,17 +373,17 @@ def resampled_stream(
     num_samples: int,
     expected: float,
 ) -> Any:
-    """Return ``num_samples`` serialized records of a stream, in the shares of a plan.
+    """Return ``num_samples`` serialized records of a stream, dropped and repeated by a plan.
 
     Args:
-        stream: Serialized records; read again when they end before there are enough.
-        plan: How often records of each class come.
-        kind: Of the label: ``int64`` or ``bytes``.
-        mean_bytes: Of a record, which says how large blocks are.
-        seed: Chooses which ones.
-        epoch: Chooses it, too; None for others in every iteration.
-        num_samples: Records that come out.
-        expected: Records that a pass gives on average.
+        stream: Serialized records; read again if one pass does not yield enough.
+        plan: The mean number of copies of each class.
+        kind: Kind of the label: ``int64`` or ``bytes``.
+        mean_bytes: Mean payload size of a record, for the size of blocks.
+        seed: Seed of the choice.
+        epoch: Part of the seed; None for another choice in every iteration.
+        num_samples: Records to yield.
+        expected: Records that a pass yields on average.
     """
     dtype = tf.int64 if kind == "int64" else tf.string
     spelled = list(plan.copies)
@@ -402,7 +398,7 @@ def resampled_stream(
 
     def pick(payloads: Any, number: Any) -> Any:
         labels = tf.io.parse_example(payloads, spec)[plan.label]
-        # Records without the label are of no class: they have no copies.
+        # Records without the label have no class, and are dropped.
         rows = tf.where(labels.row_lengths() == 1)[:, 0]
         copies = table.lookup(tf.gather(labels.values, tf.gather(labels.row_starts(), rows)))
         seeds = tf.stack([tf.constant(seed % 2**63, tf.int64), number])
@@ -414,11 +410,11 @@ def resampled_stream(
     numbers = tf.data.Dataset.random(
         seed=_first_seed(seed, epoch), rerandomize_each_iteration=epoch is None
     )
-    # Read again, other records are picked. Where a rank has none of a class that is wanted alone
-    # the end comes all the same, as an error that says how many there were.
+    # Each pass picks other records. The number of passes is bounded: a rank without any record of
+    # the only target class ends with an error that gives the number of records.
     passes = _SPARE_PASSES + math.ceil(_SPARE_PASSES * num_samples / max(1.0, expected))
     blocks = tf.data.Dataset.zip((stream.batch(block).repeat(passes), numbers))
-    picked = blocks.map(as_it_stands(pick), tf.data.AUTOTUNE, deterministic=True).unbatch()
+    picked = blocks.map(no_autograph(pick), tf.data.AUTOTUNE, deterministic=True).unbatch()
     return picked.take(num_samples).apply(tf.data.experimental.assert_cardinality(num_samples))
 
 
@@ -426,7 +422,7 @@ def _first_seed(seed: int, epoch: int | None) -> int:
     return (seed * 1_000_003 + (0 if epoch is None else epoch + 1)) % 2**62 + 1
 
 
-_SHUFFLE_BYTES: Final = 128 << 20  # payload bytes that wait in the buffer of a shuffle
+_SHUFFLE_BYTES: Final = 128 << 20  # payload bytes in a shuffle buffer
 _MAX_SHUFFLE_RECORDS: Final = 1 << 16
 
 
@@ -457,53 +453,53 @@ def tf_dataset(
 ) -> Any:
     """Return a ``tf.data.Dataset`` of a dataset's records.
 
-    With no options it gives every record once, in source order. Where shards are more than
-    ``max_open_files`` they are read in blocks of 64 MiB, which only plain shards can be.
+    By default it yields every record once, in source order. More than ``max_open_files`` shards are
+    read in blocks of 64 MiB, if they are not compressed.
 
     Args:
-        data: A path as `shardwriter.open` takes it, or what it returned.
-        batch_size: Records in a batch of this rank; None for single records. A batch is parsed at
-            once, which is several times faster than parsing records one by one.
-        drop_remainder: Leave the last batch out where it is not full.
-        shuffle: Read the shards in a random order, ``cycle_length`` at a time, and shuffle what
-            they give in a buffer.
-        seed: Of the shuffle and of resampling. (``tf.random.set_seed`` counts, too.)
-        epoch: The order is a function of seed and epoch, the same in every iteration, so that
-            ``.skip(steps)`` goes on with an epoch that was stopped. None: every iteration has an
-            order of its own; they repeat from the first when the dataset is made anew.
+        data: A path or an open dataset; see `shardwriter.open`.
+        batch_size: Records per batch, on this rank; None for single records. Parsing a batch at
+            once is several times faster than parsing records one by one.
+        drop_remainder: Leave out the last batch if it is incomplete.
+        shuffle: Read the shards in a random order, ``cycle_length`` at a time, and shuffle their
+            records in a buffer.
+        seed: Seed of the shuffle and of resampling. (``tf.random.set_seed`` has an effect, too.)
+        epoch: The order is a function of seed and epoch, equal in every iteration, so that
+            ``.skip(steps)`` resumes an epoch. None: every iteration has a new order; the sequence
+            of orders is the same each time the dataset is created.
         shuffle_buffer: Records in the buffer; None for 128 MiB of them, at most 65,536.
-        parse: True for a dict of tensors by the schema of the manifest; see
+        parse: True for a dict of tensors by the manifest's schema; see
             :mod:`shardwriter.reading.tensorflow.parsing` for shapes, dtypes and absent features. A
-            mapping is given to ``tf.io.parse_example`` as it is. False for serialized examples.
+            mapping is passed to ``tf.io.parse_example``. False for serialized examples.
         features: Names of the features to parse; None for all.
-        defaults: What absent features are, by name; None for 0, NaN, False and ``""``.
-        deterministic: False lets whichever file is first be first: faster, and in no order.
-        cycle_length: Files that are read at a time where the order is not that of the source.
-        max_open_files: How many may be open for source order; None for half of what this process
-            may open, at most 128.
-        prefetch: Elements made ahead at the end of the pipeline; None lets TensorFlow choose.
-        input_context: The ``tf.distribute.InputContext`` that a strategy gives; says rank and
-            world. Batches then are those of a replica:
+        defaults: Values of absent features, by name; None for 0, NaN, False and ``""``.
+        deterministic: False yields records as soon as they are read: faster, in varying order.
+        cycle_length: Files to read at a time, if not in source order.
+        max_open_files: Files that may be open in source order; None for half of the process's
+            limit, at most 128.
+        prefetch: Elements computed ahead at the end of the pipeline; None lets TensorFlow choose.
+        input_context: The ``tf.distribute.InputContext`` of a strategy, which has rank and world.
+            ``batch_size`` is then that of a replica:
             ``context.get_per_replica_batch_size(global_batch_size)``.
-        rank: This process, from 0.
-        world: Number of processes. Each reads its own records, all the same number of them: the
-            same ones in every epoch, also where they are shuffled. (`Dataset.shuffle` and torch's
-            loader deal them anew.)
-        uneven: What happens where ``world`` does not divide the records: ``drop``, ``pad`` or
-            ``wrap``. With ``pad`` there is one feature more, ``is_pad``; without parsing elements
-            are pairs ``(serialized, is_pad)``.
+        rank: This rank, from 0.
+        world: The number of ranks. All ranks read equal numbers of records; each reads the same
+            records in every epoch, also with ``shuffle``. (`Dataset.shuffle` and the torch loader
+            assign records to ranks again in every epoch.)
+        uneven: Policy if ``world`` does not divide the records: ``drop``, ``pad`` or ``wrap``.
+            ``pad`` adds a feature ``is_pad``; with ``parse=False`` elements are pairs
+            ``(serialized, is_pad)``.
         resample: Drop and repeat records so that classes have these shares: ``"uniform"``,
-            ``{class: share}``, or a plan of :func:`class_mix`. It is seeded and reads one copy of
-            the input.
-        num_samples: Records of a resampled epoch on each rank; None for what a pass gives on
-            average. Data is read again where a pass gives less.
-        hide_gpus: Take all GPUs from TensorFlow, for programs that train with JAX or PyTorch.
-        notify: Told what is worth knowing, in sentences.
+            ``{class: share}``, or a plan of :func:`class_mix`. It is seeded, and reads the input
+            once.
+        num_samples: Records of a resampled epoch on each rank; None for the mean of a pass. The
+            data is read again if a pass yields fewer.
+        hide_gpus: Hide all GPUs from TensorFlow, for programs that train with JAX or PyTorch.
+        notify: Called with each note, a line of text.
 
     Raises:
-        OptionError: Options do not go together, or with what the dataset is.
-        UnequalSteps: Ranks would not take the same steps, and ``uneven`` does not say what to do.
-        DataError: The dataset is not whole.
+        OptionError: Options are out of range, or do not fit each other or the dataset.
+        UnequalSteps: ``world`` does not divide the records, and ``uneven`` is None.
+        DataError: Shards are missing, or differ from the manifest.
     """
     if resample is None and num_samples is not None:
         raise OptionError("num_samples is for resampling", hint="use .take(n)")
@@ -515,13 +511,13 @@ def tf_dataset(
         ("num_samples", num_samples),
     ):
         if value is not None and value < 1:
-            raise OptionError(f"{name} is {value}", hint="give a number from 1 on")
+            raise OptionError(f"{name} is {value}", hint="give a number >= 1")
     for name, value in (("seed", seed), ("epoch", epoch)):
         if value is not None and not 0 <= value < 1 << 63:
             raise OptionError(f"{name} is {value}", hint="give a number from 0 to 2^63 - 1")
     rank, world = _rank_and_world(input_context, rank, world)
     _spare_gpus(hide_gpus)
-    opened = opened_dataset(data, notify)
+    opened = as_dataset(data, notify)
     if max_open_files is None:
         max_open_files = opened._core.reader.pool.max_open
     plan = class_mix(opened, resample) if isinstance(resample, (str, Mapping)) else resample
@@ -530,7 +526,7 @@ def tf_dataset(
             f"resample is {resample!r}",
             hint='give "uniform", {class: share}, or a plan of class_mix',
         )
-    files = files_of(opened)
+    files = record_files(opened)
     share = partition_for_rank(files.num_records, rank, world, _policy(uneven, plan))
     parser = element_parser(
         opened,
@@ -541,9 +537,9 @@ def tf_dataset(
         has_pads=uneven == "pad",
     )
     in_order = deterministic and not shuffle
-    if notify is not None and world > 1 and not deals_files(files, share, in_order):
-        notify(reading_all(files, world))
-    # Nothing of it needs a GPU, and an operation that stands on one would take its memory.
+    if notify is not None and world > 1 and not can_assign_files(files, share, in_order):
+        notify(reads_all_note(files, world))
+    # No operation needs a GPU, and one that is placed on a GPU would allocate its memory.
     with tf.device("/cpu:0"):
         if in_order:
             stream = in_source_order(files, share, max_open_files)
@@ -581,7 +577,7 @@ def tf_dataset(
         if batch_size is not None:
             stream = stream.batch(batch_size, drop_remainder)
         if parser is not None:
-            stream = stream.map(as_it_stands(parser), tf.data.AUTOTUNE, deterministic=deterministic)
+            stream = stream.map(no_autograph(parser), tf.data.AUTOTUNE, deterministic=deterministic)
         stream = stream.prefetch(tf.data.AUTOTUNE if prefetch is None else prefetch)
         return stream.with_options(_options(deterministic, is_split=world > 1))
 
@@ -592,43 +588,43 @@ def feature_spec(
     features: Sequence[str] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return what ``tf.io.parse_example`` takes to parse a dataset's records.
+    """Return the features argument of ``tf.io.parse_example`` for a dataset's records.
 
-    Numbers come out as the int64 and float32 that an Example has; `tf_dataset` gives them the dtype
-    that was written.
+    Numbers are parsed as the int64 and float32 of an Example; `tf_dataset` casts them to the dtype
+    in the schema.
 
     Args:
-        data: A path as `shardwriter.open` takes it, or what it returned.
+        data: A path or an open dataset; see `shardwriter.open`.
         features: Names of the features to parse; None for all.
-        defaults: What absent features are, by name.
+        defaults: Values of absent features, by name.
 
     Raises:
-        OptionError: Nothing is known of the records' features, or there is none of a name.
+        OptionError: The dataset has no schema, or no feature of a name.
     """
-    opened = opened_dataset(data)
+    opened = as_dataset(data)
     num_records = opened.num_source_records
     return schema_spec(opened.features, num_records, names=features, defaults=defaults)
 
 
 @contextmanager
 def naming_damage(data: str | os.PathLike[str] | Dataset) -> Iterator[None]:
-    """Name the file and record where TensorFlow fails on damaged data, which it does not.
+    """Replace TensorFlow's error on damaged data by one that names the file and the record.
 
     ::
 
         with naming_damage("out/train"):
             model.fit(train)
 
-    Costs nothing until then; then every shard is read until the damage is found.
+    Costs nothing without an error; on an error, shards are read until the damage is found.
 
     Raises:
-        DataError: What is wrong, with path, record and offset; TensorFlow's error is its cause.
+        DataError: The damage, with path, record and offset; its cause is TensorFlow's error.
     """
     try:
         yield
     except (tf.errors.DataLossError, tf.errors.FailedPreconditionError) as error:
         try:
-            for _ in opened_dataset(data).raw():
+            for _ in as_dataset(data).raw():
                 pass
         except DataError as found:
             raise found from error
@@ -641,10 +637,12 @@ def naming_damage(data: str | os.PathLike[str] | Dataset) -> Iterator[None]:
 def _rank_and_world(context: Any, rank: int | None, world: int | None) -> tuple[int, int]:
     if context is not None:
         if rank is not None or world is not None:
-            raise OptionError("rank and world are given, and an input_context that says them")
+            raise OptionError(
+                "rank and world are given, and input_context has them too", hint="drop one of them"
+            )
         return context.input_pipeline_id, context.num_input_pipelines
     if (rank is None) != (world is None):
-        raise OptionError("of rank and world one is given", hint="give both")
+        raise OptionError("only one of rank and world is given", hint="give both, or neither")
     return rank or 0, 1 if world is None else world
 
 
@@ -653,17 +651,17 @@ def _policy(uneven: Uneven | None, plan: Resampling | None) -> Uneven | None:
         return uneven
     if uneven is not None:
         raise OptionError(
-            f"uneven={uneven!r} has no meaning with resampling",
-            hint="leave it out: ranks have the same number of samples",
+            f"uneven={uneven!r} has no effect with resampling",
+            hint="drop uneven=: all ranks get equal numbers of samples",
         )
-    return "pad"  # no record is left out, and the length of an epoch is chosen
+    return "pad"  # leaves out no record; the length of an epoch is num_samples
 
 
 def _options(deterministic: bool, is_split: bool) -> Any:
     options = tf.data.Options()
     options.deterministic = deterministic
     if is_split:
-        # A strategy that is given this dataset must not split it again.
+        # A distribution strategy must not split this dataset again.
         policy = tf.data.experimental.AutoShardPolicy.OFF
         options.experimental_distribute.auto_shard_policy = policy
     return options
@@ -674,7 +672,7 @@ def _shuffle_buffer(files: RecordFiles) -> int:
 
 
 def _mixed(seed: int, epoch: int | None) -> int:
-    """Return a seed of its own for every epoch, as TensorFlow takes it."""
+    """Return a seed for an epoch, in TensorFlow's range."""
     numbers = [seed] if epoch is None else [seed, epoch]
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
@@ -687,6 +685,6 @@ def _spare_gpus(hide: bool) -> None:
         except RuntimeError as error:
             raise OptionError(
                 f"hide_gpus comes too late: {error}",
-                hint="call tf_dataset before anything else of TensorFlow, or "
-                'tf.config.set_visible_devices([], "GPU") as the first thing',
+                hint="call tf_dataset, or "
+                'tf.config.set_visible_devices([], "GPU"), before any other TensorFlow call',
             ) from None

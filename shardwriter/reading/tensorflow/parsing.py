@@ -1,26 +1,30 @@
-"""Parsing records in a TensorFlow graph, by the schema that the manifest has.
+"""Parsing records in a TensorFlow graph, by the manifest's schema.
 
 =====================  =============================================================================
 in the schema          in the graph
 =====================  =============================================================================
-a scalar               a scalar of its dtype; a string stays ``tf.string``
-a fixed shape          a dense tensor of it
+a scalar               a scalar of its dtype; a string is a ``tf.string``
+a fixed shape          a dense tensor of that shape
 a dimension varies     one record: a dense tensor of its own size. A batch: a ``tf.RaggedTensor``
                        with that dimension ragged; ``.to_tensor()`` pads it
-several vary           likewise, with all dimensions down to the last one that varies ragged: their
-                       shape stands beside them. Where it does not, the values as a flat list
-an image               its file, for ``tf.io.decode_image``
+several vary           likewise, with all dimensions up to the last varying one ragged, if the
+                       feature has a shape feature; else the values as a flat list
+an image               the bytes of its file, for ``tf.io.decode_image``
 raw bytes of an array  the array
-only ever unset        left out: there is nothing to parse
+never set              left out
 =====================  =============================================================================
 
-Every dtype is that of the values that were written, so ``bool``, ``uint8``, ``float16`` and
-``float64`` come back although an Example has int64 and float32 only.
+Dtypes are those of the values that were written: ``bool``, ``uint8``, ``float16`` and ``float64``
+are cast back from the int64 and float32 of an Example.
 
-SequenceExamples give ``{"context": {...}, "feature_lists": {...}}``; see `sequences`.
+A feature that some records lack is no error. It is empty if its length varies; else it is filled
+with 0, False, NaN or ``""``, or with its value in ``defaults``.
 
-A feature that some records lack never stops an epoch. It is empty where its length varies; else
-it is filled: with 0, False, NaN or ``""``, or with what ``defaults`` says.
+A SequenceExample is ``{"context": {...}, "feature_lists": {...}}``. The context is parsed like an
+Example. A feature list of one record is a dense tensor ``[steps, ...]`` if all steps have one
+shape, else a ``tf.RaggedTensor``; in a batch the steps are ragged, too. A list that a record lacks
+has no steps. A step without a value is filled (0, False, NaN, ``""``) if all steps have one shape,
+else empty.
 """
 
 from __future__ import annotations
@@ -38,17 +42,15 @@ from shardwriter.formats import dtype_named
 from shardwriter.reading.dataset import PAD_KEY, Dataset
 from shardwriter.schema import FeatureSummary, FeatureType, Shape, shape_feature_names
 
-# What parsed values become in a TensorFlow graph: tensors of the schema's shapes and dtypes.
-
-# What tf.io.decode_raw does not know is read as its equal in size.
+# Dtypes that tf.io.decode_raw does not know are read as one of equal size.
 _RAW_DTYPES: Final = {"bool": "uint8", "uint32": "int32", "uint64": "int64"}
 
 
 @dataclass(frozen=True)
 class Field:
-    """How one feature is parsed: what TensorFlow is asked for, and what its values become.
+    """A feature to parse: its type, and its specification for ``tf.io.parse_example``.
 
-    ``holder`` is the feature that holds the shapes of this one, where there is one.
+    ``holder`` is its shape feature, if it has one.
     """
 
     name: str
@@ -58,24 +60,24 @@ class Field:
 
     @property
     def shape(self) -> Shape:
-        """The schema's shape; that of a scalar where it has none."""
+        """The schema's shape; that of a scalar if it has none."""
         return self.type.shape or ()
 
 
 def is_fixed(shape: Shape | None) -> bool:
-    """Say whether all values have one size; TensorFlow takes an empty list for no list."""
+    """Return whether all values have one size, which is not 0 (an empty list counts as absent)."""
     return shape is not None and None not in shape and 0 not in shape
 
 
 def of_record(value: Any, field: Field, sizes: Any = None) -> Any:
-    """Give one record's value its shape and dtype; ``sizes`` is the shape beside it."""
+    """Return one record's value with its shape and dtype; ``sizes`` is its shape feature."""
     if field.type.encoding == "raw":
         value = _decode_raw(value, field)
     elif field.type.encoding == "image":
         return value
     if sizes is not None:
         value = tf.ensure_shape(tf.reshape(value, sizes), field.shape)
-    # Where several dimensions vary the values have only the product.
+    # If several dimensions vary, only the product of their sizes is known.
     elif field.shape.count(None) <= 1 and field.type.shape is not None:
         unknown = 0 if 0 in field.shape else -1
         value = tf.reshape(value, [unknown if size is None else size for size in field.shape])
@@ -83,16 +85,16 @@ def of_record(value: Any, field: Field, sizes: Any = None) -> Any:
 
 
 def of_batch(value: Any, field: Field, sizes: Any = None) -> Any:
-    """Give the values of a batch their shape and dtype; a dimension that varies is ragged.
+    """Return the values of a batch with their shape and dtype; varying dimensions are ragged.
 
-    ``sizes`` is ``int64[n, rank]``, the shapes beside them.
+    ``sizes`` is the shape feature: ``int64[n, rank]``.
     """
     feature = field.type
     if feature.encoding == "raw":
         if is_fixed(feature.shape):
             values = _decode_raw(value, field)
             return _cast(tf.reshape(values, [-1, *field.shape]), feature.dtype)
-        # decode_raw wants strings of one length: one string of them all has one.
+        # decode_raw needs strings of one length, so all are joined into one string.
         flat = _decode_raw(tf.strings.reduce_join(value), field)
         width = numpy_dtype(feature).itemsize
         lengths = tf.strings.length(value, unit="BYTE") // width
@@ -104,10 +106,9 @@ def of_batch(value: Any, field: Field, sizes: Any = None) -> Any:
 
 
 def _shaped(rows: Any, shape: Shape) -> Any:
-    """Give the ragged ``[n, (k)]`` values of n records their shape.
+    """Return the ragged ``[n, (k)]`` values of n records with their shape.
 
-    Values stand in C order. With the dimension that varies at i, a record has as many rows as the
-    dimensions before i have places, all of one length.
+    Values are in C order. If dimension i varies, a record has prod(shape[:i]) rows of one length.
     """
     if 0 in shape and None not in shape:
         return tf.zeros([rows.nrows(), *shape], rows.dtype)
@@ -126,9 +127,9 @@ def _shaped(rows: Any, shape: Shape) -> Any:
 
 
 def _shaped_each(rows: Any, sizes: Any, shape: Shape) -> Any:
-    """Give the ragged ``[n, (k)]`` values of n records a shape each: ``sizes`` is ``[n, rank]``."""
+    """Return the ragged ``[n, (k)]`` values of n records, each with its shape in ``[n, rank]``."""
     last = max(place for place, size in enumerate(shape) if size is None)
-    owners = tf.range(rows.nrows())  # whose record a row of this depth is of
+    owners = tf.range(rows.nrows())  # the record of each row at this depth
     lengths = []
     for place in range(last + 1):
         lengths.append(tf.gather(sizes[:, place], owners))
@@ -136,7 +137,7 @@ def _shaped_each(rows: Any, sizes: Any, shape: Shape) -> Any:
     shaped = rows.values
     inner = [size or 0 for size in shape[last + 1 :]]
     if inner:
-        # Not -1 in front, which a size of 0 would leave open.
+        # An explicit size: -1 would be ambiguous if a size is 0.
         shaped = tf.reshape(shaped, tf.concat([[tf.size(owners)], inner], 0))
         shaped = tf.ensure_shape(shaped, [None, *inner])
     for place in range(last, -1, -1):
@@ -183,13 +184,13 @@ def schema_spec(
     names: Sequence[str] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return what ``tf.io.parse_example`` is asked for: a TensorFlow feature by name.
+    """Return the features argument of ``tf.io.parse_example``: a TensorFlow feature by name.
 
     Args:
         features: The schema.
-        num_records: Of the dataset: a feature that was counted less often may be absent.
+        num_records: Records of the dataset; a feature with fewer occurrences may be absent.
         names: Features to parse; None for all.
-        defaults: What an absent feature of a fixed shape is, by name: a scalar, or a whole value.
+        defaults: Values of absent features of a fixed shape, by name: a scalar or a whole value.
 
     Raises:
         OptionError: There is no schema, or no feature of a name.
@@ -205,15 +206,15 @@ def schema_parser(
     names: Sequence[str] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Parser:
-    """Return a function of serialized examples that gives the tensors of their features.
+    """Return a function from serialized examples to the tensors of their features.
 
     Args:
         features: The schema.
-        num_records: Of the dataset.
-        is_batch: Whether it is given ``string[n]``, which is several times faster for each record,
+        num_records: Records of the dataset.
+        is_batch: Whether its argument is ``string[n]``, which is several times faster per record,
             or one ``string``.
         names: Features to parse; None for all.
-        defaults: What an absent feature of a fixed shape is, by name.
+        defaults: Values of absent features of a fixed shape, by name.
 
     Raises:
         OptionError: There is no schema, or no feature of a name.
@@ -234,25 +235,24 @@ def element_parser(
     is_batch: bool,
     has_pads: bool,
 ) -> Callable[..., Any] | None:
-    """Return what is mapped over payloads, or over payloads and marks of padding.
+    """Return the function to map over payloads, or over pairs ``(payload, is_pad)``.
 
     Args:
         data: The dataset.
-        parse: True for its schema; a mapping for TensorFlow; False for no parsing.
+        parse: True to parse by schema; a mapping for ``tf.io.parse_example``; False for None.
         names: Features to parse; None for all.
-        defaults: What an absent feature of a fixed shape is, by name.
-        is_batch: Whether it is given ``string[n]`` or one ``string``.
-        has_pads: Whether marks of padding come, too.
-
-    Returns:
-        The function; None for no parsing.
+        defaults: Values of absent features of a fixed shape, by name.
+        is_batch: Whether payloads are ``string[n]`` or one ``string``.
+        has_pads: Whether ``is_pad`` is passed, too.
 
     Raises:
-        OptionError: Options do not go together, or with the features that there are.
+        OptionError: Options do not fit each other, or the features of the dataset.
     """
     if parse is False:
         if names is not None or defaults is not None:
-            raise OptionError("features and defaults are for parsing, and parse is False")
+            raise OptionError(
+                "features= and defaults= have no effect with parse=False", hint="drop them"
+            )
         return None
     if has_pads:
         known = data.features if parse is True else parse
@@ -261,8 +261,8 @@ def element_parser(
     if lists is not None and (lists or data.features):
         if names is not None or defaults is not None:
             raise OptionError(
-                "features and defaults are for Examples, and these are SequenceExamples",
-                hint="leave them off, or give parse=False and parse the records yourself",
+                "features= and defaults= need Examples, and the records are SequenceExamples",
+                hint="drop them, or give parse=False and parse the records yourself",
             )
         parser = sequence_parser(data.features, lists, is_batch=is_batch)
     elif parse is True:
@@ -275,7 +275,9 @@ def element_parser(
         )
     else:
         if names is not None or defaults is not None:
-            raise OptionError("features and defaults are for the schema, and parse is a mapping")
+            raise OptionError(
+                "features= and defaults= have no effect with a mapping as parse=", hint="drop them"
+            )
         spec = dict(parse)
         one = tf.io.parse_example if is_batch else tf.io.parse_single_example
 
@@ -295,13 +297,13 @@ def element_parser(
 def _check_no_pad_key(names: Iterable[str]) -> None:
     if PAD_KEY in names:
         raise OptionError(
-            f"records have a feature {PAD_KEY!r}, which is what marks pads",
-            hint="say uneven='wrap' or 'drop', or choose others with features=",
+            f"uneven='pad' adds {PAD_KEY!r}, and records have a feature of that name",
+            hint="use uneven='wrap' or 'drop', or leave it out with features=",
         )
 
 
 def specs_of(fields: list[Field]) -> dict[str, Any]:
-    """Return what TensorFlow is asked for, with the features that hold shapes."""
+    """Return the features argument of ``tf.io.parse_example``, including shape features."""
     specs = {field.name: field.spec for field in fields}
     for field in fields:
         if field.holder is not None:
@@ -313,7 +315,7 @@ def specs_of(fields: list[Field]) -> dict[str, Any]:
 def with_types(
     parsed: dict[str, Any], fields: list[Field], restore: Callable[[Any, Field, Any], Any]
 ) -> dict[str, Any]:
-    """Give values shape and dtype; some have their shapes beside them."""
+    """Return parsed values with shape and dtype, by schema and shape features."""
     return {
         field.name: restore(
             parsed[field.name], field, None if field.holder is None else parsed[field.holder]
@@ -322,7 +324,7 @@ def with_types(
     }
 
 
-# -- what TensorFlow is asked for ------------------------------------------------------------------
+# -- feature specifications ----------------------------------------------------------------------
 
 
 def fields_of(
@@ -331,12 +333,12 @@ def fields_of(
     names: Sequence[str] | None,
     defaults: Mapping[str, Any] | None,
 ) -> list[Field]:
-    """Return how each feature is parsed that ever had a value; see `schema_parser`."""
+    """Return the fields to parse, without features that are never set; see `schema_parser`."""
     if not features:
         raise OptionError(
-            "nothing is known of the features of these records",
-            hint="give a mapping as parse=, as tf.io.parse_example takes it, or parse=False for "
-            "serialized examples",
+            "the dataset has no schema",
+            hint="give parse= a mapping for tf.io.parse_example, or parse=False for serialized "
+            "examples",
         )
     if names is not None and (isinstance(names, str) or not names):
         raise OptionError(f"features is {names!r}", hint="give a list of names")
@@ -344,10 +346,10 @@ def fields_of(
     for name in [*(names or ()), *defaults]:
         if name not in features:
             known = ", ".join(sorted(features)[:8])
-            raise OptionError(f"there is no feature {name!r}", hint=f"there are: {known}")
+            raise OptionError(f"there is no feature {name!r}", hint=f"features: {known}")
     fields = []
     holders = shape_feature_names({name: summary.type for name, summary in features.items()})
-    # What holds shapes is parsed beside its feature, and is none of its own.
+    # A shape feature is parsed with its feature, and not returned.
     listed = [name for name in sorted(features) if name not in holders.values()]
     for name in listed if names is None else names:
         summary = features[name]
@@ -372,7 +374,7 @@ def _spec(feature: FeatureType, default: Any) -> Any:
 
 
 def default_of(name: str, feature: FeatureType, chosen: Any) -> Any:
-    """Return what stands for an absent feature; None where that is an empty list."""
+    """Return the value of an absent feature; None for an empty list."""
     if feature.encoding == "raw":
         shape = [size or 0 for size in feature.shape or ()]
         fill = fill_of(feature) if chosen is None else chosen
@@ -380,8 +382,8 @@ def default_of(name: str, feature: FeatureType, chosen: Any) -> Any:
     if not is_fixed(feature.shape):
         if chosen is not None:
             raise OptionError(
-                f"the length of {name!r} varies, so where it is absent it is empty",
-                hint="leave it out of defaults",
+                f"the length of {name!r} varies, so it is empty if absent and has no default",
+                hint="leave it out of defaults=",
             )
         return None
     wire = {"int64": np.int64, "float": np.float32}.get(feature.kind or "", object)
@@ -390,27 +392,22 @@ def default_of(name: str, feature: FeatureType, chosen: Any) -> Any:
     try:
         return np.broadcast_to(fill, shape).tolist()
     except ValueError:
-        told = f"defaults: {name!r} has the shape {shape}, not {list(fill.shape)}"
-        raise OptionError(told) from None
+        raise OptionError(
+            f"defaults: {name!r} has the shape {shape}, not {list(fill.shape)}"
+        ) from None
 
 
 def fill_of(feature: FeatureType) -> Any:
-    """Return the number, or the bytes, that stand where there is no value."""
+    """Return the number, or the bytes, that fill a missing value."""
     if feature.encoding == "raw":
         is_float = numpy_dtype(feature).kind in "fc" or feature.dtype == "bfloat16"
         return math.nan if is_float else 0
     return {"int64": 0, "float": math.nan, "bytes": b""}[feature.kind or "bytes"]
 
 
-# Parsing SequenceExamples in a TensorFlow graph, by the schema that the manifest has.
-#
-# An element is ``{"context": {...}, "feature_lists": {...}}``. The context is parsed as an Example
-# is, and what is absent there is filled likewise. A feature list of one record is a dense tensor
-# ``[steps, ...]`` where each step has one shape, and a ``tf.RaggedTensor`` where a step's length
-# varies. In a batch the steps are ragged too. A list that a record lacks has no steps. A step
-# without a value is filled where all have one shape (0, False, NaN, ``""``), and empty elsewhere.
+# -- SequenceExamples ----------------------------------------------------------------------------
 
-_MAY_LACK: Final = -1  # more than any feature was counted: all of them may be absent
+_ALL_OPTIONAL: Final = -1  # as num_records: no feature occurs so often, so any may be absent
 
 
 def sequence_parser(
@@ -419,17 +416,17 @@ def sequence_parser(
     *,
     is_batch: bool,
 ) -> Callable[[Any], dict[str, Any]]:
-    """Return a function of serialized SequenceExamples that gives their tensors.
+    """Return a function from serialized SequenceExamples to their tensors.
 
     Args:
         context: The types of the context's features, by name.
         feature_lists: The types of the steps, by feature list.
-        is_batch: Whether it is given ``string[n]``, or one ``string``.
+        is_batch: Whether its argument is ``string[n]`` or one ``string``.
 
     Raises:
-        OptionError: Nothing in them ever had a value.
+        OptionError: No feature ever has a value.
     """
-    fields = fields_of(context, _MAY_LACK, None, None) if context else []
+    fields = fields_of(context, _ALL_OPTIONAL, None, None) if context else []
     lists = [
         Field(name, summary.type, tf.io.RaggedFeature(WIRE_DTYPES[summary.type.kind]))
         for name, summary in sorted(feature_lists.items())
@@ -437,7 +434,8 @@ def sequence_parser(
     ]
     if not fields and not lists:
         raise OptionError(
-            "no feature of these records ever had a value", hint="parse=False gives the records"
+            "no feature of these records ever has a value",
+            hint="give parse=False for serialized records",
         )
     specs = specs_of(fields), {field.name: field.spec for field in lists}
 
@@ -457,21 +455,21 @@ def sequence_parser(
 
 
 def _list_of(steps: Any, field: Field, *, is_batch: bool) -> Any:
-    """Give steps their shape and dtype: ragged ``[steps, (k)]``, or ``[n, (steps), (k)]``."""
+    """Return steps with their shape and dtype: ``[steps, (k)]``, or ``[n, (steps), (k)]``."""
     if is_batch:
         return steps.with_values(_list_of(steps.values, field, is_batch=False))
-    # The steps of a record are to it what records are to a batch.
+    # Steps of a record are shaped like records of a batch.
     feature = _of_a_batch(field.type)
     return of_batch(_filled(steps, field.name, feature), replace(field, type=feature))
 
 
 def _of_a_batch(step: FeatureType) -> FeatureType:
-    """Return a type of one dimension for steps of which nothing is known but their kind."""
+    """Return the type of a step; one of unknown shape has one varying dimension."""
     return replace(step, shape=(None,)) if step.shape is None else step
 
 
 def _filled(steps: Any, name: str, feature: FeatureType) -> Any:
-    """Return ragged ``[steps, (k)]`` as `of_batch` takes it: dense where each step has as many."""
+    """Return ragged ``[steps, (k)]`` for `of_batch`: dense if all steps have one shape."""
     if feature.encoding == "raw":
         return tf.reshape(_to_dense(steps, 1, default_of(name, feature, None)), [-1])
     if not is_fixed(feature.shape):
@@ -481,7 +479,7 @@ def _filled(steps: Any, name: str, feature: FeatureType) -> Any:
 
 
 def _to_dense(steps: Any, num_values: int, fill: Any) -> Any:
-    """Return ``[steps, num_values]``; steps without a value are filled, others must be whole."""
+    """Return ``[steps, num_values]``; empty steps are filled, others must have ``num_values``."""
     lengths = steps.row_lengths()
     is_whole = tf.reduce_all((lengths == 0) | (lengths == num_values))
     tf.debugging.Assert(is_whole, ["a step has another number of values than", num_values])

@@ -1,6 +1,6 @@
-"""Shards into PyTorch: ``from shardwriter.reading.torch import ShardLoader``.
+"""PyTorch loaders of a dataset: ``from shardwriter.reading.torch import ShardLoader``.
 
-This package needs the ``torch`` extra and imports torch.
+Importing it imports torch, which the extra ``shardwriter[torch]`` installs.
 """
 
 from __future__ import annotations

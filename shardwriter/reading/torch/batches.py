@@ -1,4 +1,15 @@
-"""What makes the batches, in a loader worker or in the process of the caller."""
+"""`BatchMaker`: read, decode, map and collate batches, in a loader worker or in process.
+
+    plan, batch j --records--> Dataset.columns  --tensors()-->                batch  (no map)
+                               Dataset examples --map--> samples --collate--> batch
+
+In between, `decode_image` decodes images and `Padding` pads features of varying length. `packed`
+and `send` prepare a batch for sending from a worker to the loader. `TaskDataset` is the dataset
+that torch indexes.
+
+A worker pickles its batch before torch's queue does: there, an error (a lambda that can not be
+pickled, no file left for a tensor) would be lost in a thread, and the loader would wait forever.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +51,6 @@ if TYPE_CHECKING:
     from shardwriter.reading.dataset import Dataset
 
 
-# Columns of numpy as a batch of tensors, equal to what ``default_collate`` makes of the rows.
-
 IS_PAD: Final = "is_pad"
 _NUMBERS: Final = "biufc"
 
@@ -49,18 +58,18 @@ _NUMBERS: Final = "biufc"
 def tensors(
     columns: Mapping[str, NDArray[Any] | Sequence[Any]], features: Mapping[str, FeatureSummary]
 ) -> dict[str, Any]:
-    """Return a batch: a tensor for each feature whose shape is fixed, else a list.
+    """Return columns as a batch: a tensor for each feature whose shape is fixed, else a list.
 
-    A feature of text or bytes is a list of them. One whose shape the schema says to vary is a list
-    of tensors, in every batch. Where a record has no value, its place in the list has None.
+    A feature of text or bytes is a list. One whose shape varies in the schema is a list of tensors,
+    in every batch. For a record without the feature, the list has None.
 
     Args:
-        columns: As `Dataset.columns` gives them; the arrays are taken over, not copied.
+        columns: Columns of `Dataset.columns`; the tensors share their memory.
         features: The dataset's schema; may be empty.
 
     Raises:
-        FeatureError: The shape of a feature differs between records, and no schema says that it
-            may; a batch would be a tensor now and a list then.
+        FeatureError: The shape of a feature differs between records, and there is no schema: some
+            batches would have a tensor and others a list.
     """
     return {name: _column(name, value, features.get(name)) for name, value in columns.items()}
 
@@ -80,13 +89,13 @@ def _column(name: str, column: Any, feature: FeatureSummary | None) -> Any:
 
 
 def varies(feature: FeatureSummary) -> bool:
-    """Say whether records have this feature in different shapes."""
+    """Return whether the feature's shape varies between records."""
     shape = feature.type.shape
     return shape is None or None in shape
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is an array, or one value of it, that a tensor can hold."""
+    """Return whether a value is a numpy array or scalar that a tensor can hold."""
     if not isinstance(value, np.ndarray | np.generic):
         return False
     return value.dtype.kind in _NUMBERS or value.dtype.name == "bfloat16"
@@ -96,42 +105,43 @@ def _tensor(value: Any) -> torch.Tensor:
     array = np.asarray(value)
     if not array.flags.writeable or not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
-    if array.dtype.name == "bfloat16":  # of ml_dtypes, which torch does not know
+    if array.dtype.name == "bfloat16":  # a dtype of ml_dtypes, which from_numpy rejects
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def _ragged(name: str, shapes: set[tuple[int, ...]]) -> FeatureError:
-    told = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
+    examples = " and ".join(str(list(shape)) for shape in sorted(shapes)[:2])
     return FeatureError(
-        f"its shape differs between the records of a batch: {told}",
-        hint="there is no manifest that says so: pad it in map=, give collate=, or batch_size=1",
+        f"its shape differs between the records of a batch: {examples}",
+        hint="without a manifest shapes must be equal: pad it in map=, or give collate= or "
+        "batch_size=1",
         feature=name,
     )
 
 
-# ``decode="images"``: image files as arrays of pixels, decoded where the batches are made.
+# -- decode="images" -----------------------------------------------------------------------------
 
 _AS_STORED: Final = frozenset(["L", "LA", "RGB", "RGBA"])
 _AS_RGB: Final = frozenset(["CMYK", "YCbCr", "LAB", "HSV"])
 
 
 def image_names(data: Dataset) -> tuple[str, ...]:
-    """Return the features of a dataset that its schema knows as images.
+    """Return the features that are images in a dataset's schema.
 
     Raises:
-        OptionError: There are none, or records have no features.
+        OptionError: There are none, or records are not decoded Examples.
         MissingExtra: Pillow is not installed.
     """
     if not data.is_decoded or data.feature_lists is not None:
         raise OptionError(
-            "decode='images' is for decoded Examples",
+            "decode='images' needs decoded Examples",
             hint="decode images in map=, or open the dataset with decode=True",
         )
     names = tuple(n for n, feature in data.features.items() if feature.type.encoding == "image")
     if not names:
         raise OptionError(
-            f"no feature of {data.name!r} is known as an image",
+            f"no feature of {data.name!r} is an image in its schema",
             path=data.path,
             hint="write the dataset with schema='NAME=image', or decode images in map=",
         )
@@ -145,23 +155,23 @@ def image_names(data: Dataset) -> tuple[str, ...]:
 
 
 def decode_image(name: str, data: Any) -> NDArray[np.uint8] | None:
-    """Return the pixels of an image file, ``uint8[height, width, channels]``, as they are stored.
+    """Return the pixels of an image file: ``uint8[height, width, channels]``.
 
-    Grey has 1 channel, grey with alpha 2, colours 3, with alpha 4. Palettes become colours; those
-    of a mask, which is known by its name, stay numbers.
+    Grey has 1 channel, grey with alpha 2, colour 3, colour with alpha 4. Palettes become colours;
+    those of a mask, detected by the feature's name, stay class numbers.
 
     Args:
         name: The feature.
-        data: The file's bytes; None gives None.
+        data: The file's bytes; None returns None.
 
     Raises:
-        FeatureError: They can not be decoded, or hold more than 8 bits.
+        FeatureError: The image can not be decoded, or has more than 8 bits per channel.
     """
     if data is None:
         return None
     if not isinstance(data, bytes):
         raise FeatureError(
-            f"an image file is bytes, and this is of type {type(data).__name__}",
+            f"an image must be bytes, and this is of type {type(data).__name__}",
             feature=name,
             hint="decode it in map=",
         )
@@ -188,46 +198,47 @@ def decode_image(name: str, data: Any) -> NDArray[np.uint8] | None:
                 )
     except FeatureError:
         raise
-    except Exception as error:  # Pillow's plugins raise what comes along
+    except Exception as error:  # Pillow's plugins raise any class
         raise FeatureError(
             f"the image can not be decoded: {error}",
             feature=name,
-            hint="shard-stats --features counts broken images; write the dataset again without it",
+            hint="shard-stats --features counts broken images; write the dataset again without "
+            "them",
         ) from error
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
 def stacked(images: list[Any]) -> Any:
-    """Return ``uint8[b, height, width, channels]`` where all sizes are equal, else the list."""
+    """Return ``uint8[b, height, width, channels]`` if all sizes are equal, else the list."""
     shapes = {None if image is None else image.shape for image in images}
     return np.stack(images) if len(shapes) == 1 and None not in shapes else images
 
 
-# ``pad=``: lists of different lengths as one array, padded to the longest of the batch.
+# -- pad= ----------------------------------------------------------------------------------------
 
 Pad = float | Mapping[str, float]
-"""A number for all features whose length varies; or one for each feature that is named."""
+"""A number for all features whose length varies, or a number per feature."""
 
 LENGTH: Final = "/length"
 _TEXTS: Final = (None, "bytes", "string")
 
 
 class Padding:
-    """Pads the columns of a batch.
+    """The padding of a batch's columns to the longest record.
 
     Args:
-        pad: What the caller says.
-        data: Whose records they are.
-        images: Features that were decoded to pixels.
-        is_mapped: Whether a map makes other features of them: then ``pad`` names those.
+        pad: The loader's option.
+        data: The dataset.
+        images: Features that are decoded to pixels.
+        is_mapped: Whether there is a map; ``pad`` then names features of its results.
 
     Raises:
-        OptionError: It says no number, or names no feature of numbers.
+        OptionError: A value is not a number, or a feature does not exist or is not numeric.
     """
 
     def __init__(self, pad: Pad, data: Dataset, images: Sequence[str], *, is_mapped: bool) -> None:
         if not data.is_decoded or data.feature_lists is not None:
-            raise OptionError("pad= is for decoded Examples", hint="pad in collate=")
+            raise OptionError("pad= needs decoded Examples", hint="pad in collate=")
         features = data.features
         self._images = frozenset(images)
         self._everywhere: float | None = None
@@ -238,8 +249,8 @@ class Padding:
                 _check_names(self.values, features)
         elif is_mapped:
             raise OptionError(
-                f"pad is {pad!r}, and only the map knows which features vary",
-                hint=f"name them: pad={{'tokens': {pad!r}}}",
+                f"pad is {pad!r}; with a map it must name the features",
+                hint=f"for example: pad={{'tokens': {pad!r}}}",
             )
         elif features:
             value = _checked("pad", pad)
@@ -251,15 +262,15 @@ class Padding:
         for name in self.values:
             if name + LENGTH in features:
                 raise OptionError(
-                    f"the dataset has a feature {name + LENGTH!r}, where the lengths would go",
+                    f"pad= adds {name + LENGTH!r}, and the dataset has a feature of that name",
                     hint=f"leave {name!r} out of pad=, or pad in map=",
                 )
 
     def pad(self, columns: dict[str, Any]) -> set[str]:
-        """Pad columns, and add ``NAME/length`` for each; return the names of both.
+        """Pad columns in place and add ``NAME/length`` for each; return the names of both.
 
         Args:
-            columns: Arrays, or lists of arrays and None, by feature; changed in place.
+            columns: Arrays, or lists of arrays and None, by feature.
         """
         values = self.values
         if self._everywhere is not None:  # no schema says which features vary
@@ -286,7 +297,7 @@ def _check_names(names: Mapping[str, float], features: Mapping[str, Any]) -> Non
     for name in names:
         if name not in features:
             near = get_close_matches(name, features, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(features)}"
+            hint = f"did you mean {near[0]!r}?" if near else f"features: {', '.join(features)}"
             raise OptionError(f"pad names {name!r}, and there is no such feature", hint=hint)
         if features[name].type.dtype in _TEXTS and features[name].type.encoding != "image":
             raise OptionError(
@@ -345,10 +356,7 @@ def _holds(dtype: np.dtype[Any], value: float) -> bool:
         return False
 
 
-# Batches on their way from a loader worker to the loader.
-#
-# A worker pickles its batch before torch's queue does. There, what can not be sent (a lambda, or a
-# tensor for which no file is left) would be lost in a thread, and the loader would wait for ever.
+# -- sending batches from a worker to the loader -------------------------------------------------
 
 _NO_FILES: Final = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE), "items of ancdata")
 
@@ -357,10 +365,10 @@ _SPARE_FILES: Final = 8
 
 @dataclass(frozen=True)
 class Sent:
-    """A batch as the bytes that are sent of it.
+    """A pickled batch.
 
     Attributes:
-        data: The bytes.
+        data: The pickle.
     """
 
     data: bytes
@@ -379,50 +387,50 @@ class Sent:
             raise _no_files("the process of the loader") from error
 
     def pin_memory(self) -> Any:
-        """Return the batch in pinned memory; torch's thread calls this."""
+        """Return the batch in pinned memory; called by torch's thread."""
         return pin_memory(self.load())
 
 
 def send(batch: Any) -> Sent:
-    """Return a batch as what a worker sends.
+    """Return a batch pickled.
 
     Raises:
         OptionError: It can not be pickled.
-        RunError: Its tensors need more open files than there may be.
+        RunError: Its tensors need more open files than the process may have.
     """
-    held = _held()
-    before = set(held)
+    shared_files = _shared_files()
+    before = set(shared_files)
     try:
         buffer = io.BytesIO()
         ForkingPickler(buffer).dump(batch)
         _check_room(_SPARE_FILES)
         return Sent(buffer.getvalue())
     except Exception as error:
-        for key in set(held) - before:  # nobody will ask for what is held of this batch
-            held.pop(key)[1]()
-        if any(text in str(error) for text in _NO_FILES):  # torch's have no number
+        for key in set(shared_files) - before:  # close the files of this batch
+            shared_files.pop(key)[1]()
+        if any(text in str(error) for text in _NO_FILES):  # torch's errors have no errno
             raise _no_files("a loader worker") from error
         raise OptionError(
-            f"what map or collate returned can not be sent by a loader worker: {error}",
-            hint="return tensors, arrays, numbers, texts, lists and dicts; or num_workers=0",
+            f"a loader worker can not pickle the result of map or collate: {error}",
+            hint="return tensors, arrays, numbers, strings, lists and dicts, or use num_workers=0",
         ) from error
 
 
 def _no_files(who: str) -> RunError:
     return RunError(
-        f"{who} has too many open files: each tensor of a batch that is on its way is one",
-        hint="ulimit -n with a larger number, torch.multiprocessing.set_sharing_strategy("
-        "'file_system'), a smaller prefetch_factor, or fewer tensors in a batch",
+        f"{who} has too many open files: each tensor of a prefetched batch is one",
+        hint="raise `ulimit -n`, call torch.multiprocessing.set_sharing_strategy('file_system'), "
+        "or use a smaller prefetch_factor or fewer tensors per batch",
     )
 
 
-def _held() -> dict[Any, Any]:
-    """Return the files that this process holds until the loader takes them."""
+def _shared_files() -> dict[Any, Any]:
+    """Return the files that this process keeps open until the loader has received them."""
     return getattr(getattr(resource_sharer, "_resource_sharer", None), "_cache", {})
 
 
 def _check_room(num_files: int) -> None:
-    """Raise where no files are left, also for connections: the loader would wait for ever."""
+    """Raise OSError if the process can not open so many files, for tensors and connections."""
     with open(os.devnull, "rb") as file:
         spare = []
         try:
@@ -435,13 +443,13 @@ def _check_room(num_files: int) -> None:
 
 @dataclass(frozen=True)
 class _Joined:
-    """A list of tensors as one, since each would be an open file on its way."""
+    """A list of tensors sent as one tensor, since each tensor sent is an open file."""
 
     values: torch.Tensor
     shapes: tuple[tuple[int, ...] | None, ...]
 
     def pin_memory(self) -> list[torch.Tensor | None]:
-        """Return the list in pinned memory; torch's thread calls this."""
+        """Return the list in pinned memory; called by torch's thread."""
         return [None if part is None else part.pin_memory() for part in self.parts()]
 
     def parts(self) -> list[torch.Tensor | None]:
@@ -451,10 +459,10 @@ class _Joined:
 
 
 def packed(batch: Any) -> Any:
-    """Return a batch of our own, which can be pickled, with one tensor for a list of tensors.
+    """Return a batch of `tensors` with each list of tensors joined, for pickling.
 
     Raises:
-        RunError: There is no room for its tensors among the open files.
+        RunError: Its tensors need more open files than the process may have.
     """
     if not isinstance(batch, dict):
         return batch
@@ -467,7 +475,7 @@ def packed(batch: Any) -> Any:
 
 
 def unpacked(batch: Any) -> Any:
-    """Return what `packed` was given; anything else as it is."""
+    """Return the batch passed to `packed`; other values unchanged."""
     if type(batch) is not dict or not any(type(value) is _Joined for value in batch.values()):
         return batch
     return {n: v.parts() if type(v) is _Joined else v for n, v in batch.items()}
@@ -489,24 +497,25 @@ _ITEM, _RECORD, _BATCH = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Made:
-    """A batch with the seconds of its stages; empty where nobody asked for them."""
+class TimedBatch:
+    """A batch, and the seconds of its stages ({} without timings)."""
 
     batch: Any
     seconds: Mapping[str, float]
 
 
 class BatchMaker:
-    """Reads, decodes, maps and collates the batches of a plan.
+    """Computes the batches of a plan: reads, decodes, maps and collates.
 
     Args:
-        data: Where the records are.
-        map: Called on every example; None for none.
-        collate: Makes a batch of a list of samples. None: columns become tensors where there is no
-            map, ``default_collate`` otherwise.
+        data: The dataset.
+        map: Called with every example; None for no map.
+        collate: Called with the list of a batch's samples. None: ``default_collate`` with a map,
+            else `tensors` of columns.
         timings: Measure the stages.
-        decode: ``"images"`` for pixels in the place of image files; None for what the file has.
-        pad: What lists of different lengths are padded with; None to leave them.
+        decode: ``"images"`` to decode image files to pixels; None to leave their bytes.
+        pad: Number to pad features of varying length with, or a number per feature; None for no
+            padding.
     """
 
     def __init__(
@@ -529,7 +538,7 @@ class BatchMaker:
             raise OptionError(f"decode is {decode!r}", hint="'images', or None")
         if pad is not None and collate is not None:
             raise OptionError(
-                "collate makes the batches, and pad= would pad none", hint="pad there"
+                "pad= has no effect with collate=", hint="pad in the collate function"
             )
         self._images = () if decode is None else image_names(data)
         self._padding = (
@@ -538,43 +547,43 @@ class BatchMaker:
 
     @property
     def makes_columns(self) -> bool:
-        """Whether batches are made by columns; SequenceExamples have none."""
+        """Whether batches are built from columns, which is faster; not for SequenceExamples."""
         is_plain = self.data.is_decoded and self.data.feature_lists is None
         return self.map is None and self.collate is None and is_plain
 
     def check_pads(self) -> None:
-        """Refuse what has no place for the mark of a pad."""
+        """Raise OptionError if records can not have the mark ``is_pad``."""
         if not self.data.is_decoded:
             raise OptionError(
-                "raw records have no place for is_pad",
+                "uneven='pad' adds is_pad to records, and raw records can not have it",
                 hint="open the dataset with decode=True, or use uneven='drop' or 'wrap'",
             )
         if self.data.feature_lists is not None:
             raise OptionError(
-                "SequenceExamples have no place for is_pad", hint="use uneven='drop' or 'wrap'"
+                "uneven='pad' adds is_pad to records, and SequenceExamples can not have it",
+                hint="use uneven='drop' or 'wrap'",
             )
         if IS_PAD in self.data.features:
             raise OptionError(
-                "the dataset has a feature 'is_pad'",
+                "uneven='pad' adds is_pad to records, and the dataset has a feature 'is_pad'",
                 hint="use uneven='drop' or 'wrap', or write it under another name",
             )
 
-    def make(self, plan: EpochPlan, batch_index: int, at_hand: NDArray[np.int64]) -> Made:
+    def make(self, plan: EpochPlan, batch_index: int, current: NDArray[np.int64]) -> TimedBatch:
         """Return batch j of a plan.
 
         Args:
             plan: The epoch.
             batch_index: j.
-            at_hand: ``int64[3]``: the item, the record and the batch at hand, where others can see
-                them.
+            current: ``int64[3]`` in shared memory: set to the item, record and batch in work.
         """
-        at_hand[_BATCH] = batch_index
+        current[_BATCH] = batch_index
         try:
-            return self._make(plan, batch_index, at_hand)
+            return self._make(plan, batch_index, current)
         finally:
-            at_hand[:] = NO_RECORD
+            current[:] = NO_RECORD
 
-    def _make(self, plan: EpochPlan, batch_index: int, at_hand: NDArray[np.int64]) -> Made:
+    def _make(self, plan: EpochPlan, batch_index: int, current: NDArray[np.int64]) -> TimedBatch:
         records, is_pad = plan.batch(batch_index)
         clock = _Clock(self.data, self.timings)
         try:
@@ -589,41 +598,41 @@ class BatchMaker:
                     if self._padding is not None:
                         made = self._padding.pad(columns)
                         features = {n: f for n, f in features.items() if n not in made}
-                    if plan.share.uneven == "pad":  # the rows of a view may be pads already
+                    if plan.share.uneven == "pad":  # rows of a view may be padding already
                         columns[IS_PAD] = is_pad | np.asarray(columns.get(IS_PAD, False), np.bool_)
                     batch: Any = tensors(columns, features)
             else:
-                samples = self._samples(plan, records, is_pad, at_hand, clock)
+                samples = self._samples(plan, records, is_pad, current, clock)
                 with clock.stage("collate"):
                     batch = self._collated(samples)
-        except StopIteration as error:  # would end the epoch, and nobody would know
+        except StopIteration as error:  # would silently end the epoch
             raise CallableError(
                 "the caller's collate raised StopIteration", hint="return, or raise another error"
             ) from error
-        return Made(batch, clock.seconds)
+        return TimedBatch(batch, clock.seconds)
 
     def samples(
-        self, plan: EpochPlan, samples: NDArray[np.int64], at_hand: NDArray[np.int64]
+        self, plan: EpochPlan, samples: NDArray[np.int64], current: NDArray[np.int64]
     ) -> list[Any]:
-        """Return samples t of a plan one by one, mapped and not collated."""
+        """Return samples t of a plan, mapped and not collated."""
         records, is_pad = plan.samples(samples)
-        return self._samples(plan, records, is_pad, at_hand, _Clock(self.data, False))
+        return self._samples(plan, records, is_pad, current, _Clock(self.data, False))
 
     def mapped(self, records: NDArray[np.int64], seed: int, epoch: int) -> list[Any]:
-        """Return records one by one, mapped: ``int64[k]`` of them."""
+        """Return ``int64[k]`` records, mapped and not collated."""
         samples: list[Any] = self.data.__getitems__(records)
         self._decode_samples(samples, records)
         if self.map is None:
             return samples
-        at_hand = np.full(3, NO_RECORD, np.int64)
-        return self._mapped(samples, records.tolist(), map_seed(seed, epoch), at_hand)
+        current = np.full(3, NO_RECORD, np.int64)
+        return self._mapped(samples, records.tolist(), map_seed(seed, epoch), current)
 
     def _samples(
         self,
         plan: EpochPlan,
         records: NDArray[np.int64],
         is_pad: NDArray[np.bool_],
-        at_hand: NDArray[np.int64],
+        current: NDArray[np.int64],
         clock: _Clock,
     ) -> list[Any]:
         with clock.loading():
@@ -638,8 +647,8 @@ class BatchMaker:
             return samples
         with clock.stage("map"):
             seed = map_seed(plan.seed, plan.epoch)
-            mapped = self._mapped(samples, records.tolist(), seed, at_hand)
-        if plan.share.uneven == "pad":  # a map that makes a new dict need not know of pads
+            mapped = self._mapped(samples, records.tolist(), seed, current)
+        if plan.share.uneven == "pad":  # a map that returns a new dict may have dropped is_pad
             for sample, padding in zip(mapped, is_pad.tolist(), strict=True):
                 if isinstance(sample, dict):
                     sample.setdefault(IS_PAD, padding)
@@ -667,7 +676,7 @@ class BatchMaker:
             raise
 
     def _mapped(
-        self, samples: list[Any], records: list[int], seed: int, at_hand: NDArray[np.int64]
+        self, samples: list[Any], records: list[int], seed: int, current: NDArray[np.int64]
     ) -> list[Any]:
         info = get_worker_info()
         worker = Worker(
@@ -676,17 +685,17 @@ class BatchMaker:
             self.data.num_shards,
             range(self.data.num_shards),
             seed,
-            slot=at_hand[_ITEM : _ITEM + 1],
+            slot=current[_ITEM : _ITEM + 1],
         )
         token = CURRENT.set(worker)
         try:
             for place, record in enumerate(records):
-                at_hand[_ITEM] = self.data.source_index(record)
-                at_hand[_RECORD] = record
+                current[_ITEM] = self.data.source_index(record)
+                current[_RECORD] = record
                 samples[place] = self._call(samples[place], record)
         finally:
             CURRENT.reset(token)
-            at_hand[:_BATCH] = NO_RECORD
+            current[:_BATCH] = NO_RECORD
         return samples
 
     def _call(self, sample: Any, record: int) -> Any:
@@ -694,10 +703,10 @@ class BatchMaker:
         try:
             return self.map(sample)
         except (StopIteration, SystemExit) as error:
-            # One would end the epoch and the other the worker, and nobody would know of either.
+            # They would silently end the epoch, or the worker.
             named = CallableError(
                 f"the caller's map raised {type(error).__name__}",
-                hint="every record gives a sample: return one, or raise another error",
+                hint="return a sample for every record, or raise another error",
             )
             self._place(named, record)
             raise named from error
@@ -706,7 +715,7 @@ class BatchMaker:
             raise
 
     def _place(self, error: Exception, record: int) -> None:
-        """Let an error say at which record it came."""
+        """Add the record to an error."""
         place = self.data.place(record)
         index = self.data.source_index(record)
         if isinstance(error, ShardwriterError):
@@ -737,17 +746,17 @@ def _default_collated(samples: list[Any]) -> Any:
     if isinstance(samples[0], dict):
         first = samples[0].keys()
         for sample in samples:
-            # Torch goes by the first sample, and what only others have would be lost.
+            # default_collate uses the first sample's keys, and would drop the others'.
             if isinstance(sample, dict) and sample.keys() != first:
                 raise FeatureError(
-                    "some samples of a batch have it and some have not",
+                    "only some samples of the batch have it",
                     feature=str(min(sample.keys() ^ first, key=str)),
                     hint="give it a value or leave it out in map=, or give collate=",
                 )
     try:
         return default_collate(samples)
     except (RuntimeError, TypeError) as error:
-        # Torch says what is wrong, and not with which feature.
+        # Torch's error does not name the feature.
         for name in samples[0] if isinstance(samples[0], dict) else ():
             try:
                 default_collate([sample[name] for sample in samples])
@@ -758,7 +767,7 @@ def _default_collated(samples: list[Any]) -> Any:
 
 
 class _Clock:
-    """Seconds of the stages of one batch."""
+    """A timer of the stages of one batch."""
 
     def __init__(self, data: Dataset, is_on: bool) -> None:
         self._data = data
@@ -776,7 +785,7 @@ class _Clock:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Ask the dataset for its stages; where it does not measure them, all are one."""
+        """Time the dataset's stages; if it does not measure them, all are ``read``."""
         if not self._is_on:
             yield
             return
@@ -795,51 +804,50 @@ Delivery = tuple[bool, Any, Any]
 
 
 class TaskDataset(torch.utils.data.Dataset[Delivery]):
-    """The map-style dataset of a loader: asked for batch j of a plan, it delivers it.
+    """The map-style dataset of a loader, indexed by tasks ``(plan, j)``.
 
-    A task holds all that decides a batch, so workers keep no state between two of them. What goes
-    wrong in a worker is delivered as a value, since torch would keep the class and the text of an
-    error and nothing else.
+    A task determines its batch, so workers have no state. An error in a worker is returned as a
+    value, since torch would reduce it to its class and text.
 
     Args:
-        maker: Makes the batches.
-        at_hand: ``int64[K, 3]`` in memory that loader and workers share: the item, the record and
-            the batch that each is at.
+        maker: Computes the batches.
+        current: ``int64[K, 3]`` in memory shared by loader and workers: the item, record and batch
+            that each worker is processing.
     """
 
-    def __init__(self, maker: BatchMaker, at_hand: torch.Tensor) -> None:
+    def __init__(self, maker: BatchMaker, current: torch.Tensor) -> None:
         self.maker = maker
-        self.at_hand = at_hand
+        self.current = current
 
     def __len__(self) -> int:
-        """The records of the dataset."""
+        """Return the number of records of the dataset."""
         return len(self.maker.data)
 
     def __getitem__(self, task: Task) -> Delivery:
         """Return ``(True, batch, seconds)``, or ``(False, failure, None)``.
 
-        What a worker delivers is packed for its way; see `torch_sending`.
+        In a worker the batch is packed or pickled; see `packed` and `send`.
         """
         info = get_worker_info()
-        at_hand = self.at_hand.numpy()[0 if info is None else info.id]
+        current = self.current.numpy()[0 if info is None else info.id]
         if info is None:
-            made = self.maker.make(*task, at_hand)
+            made = self.maker.make(*task, current)
             return True, made.batch, made.seconds
         try:
-            made = self.maker.make(*task, at_hand)
-            is_ours = self.maker.map is None and self.maker.collate is None
-            sent = packed(made.batch) if is_ours else send(made.batch)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - goes to the loader
+            made = self.maker.make(*task, current)
+            is_built_in = self.maker.map is None and self.maker.collate is None
+            sent = packed(made.batch) if is_built_in else send(made.batch)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - raised in the loader
             return False, pack_failure(error), None
         return True, sent, made.seconds
 
 
-def as_it_is(delivery: Delivery) -> Delivery:
-    """Return what a worker delivers, in place of torch's conversion of arrays to tensors."""
+def unchanged(delivery: Delivery) -> Delivery:
+    """Return a delivery unchanged, instead of torch's conversion of arrays to tensors."""
     return delivery
 
 
-def new_at_hand(num_workers: int) -> torch.Tensor:
+def new_current(num_workers: int) -> torch.Tensor:
     """Return ``int64[K, 3]`` of -1, in shared memory where there are workers."""
-    at_hand = torch.full((max(1, num_workers), 3), NO_RECORD, dtype=torch.int64)
-    return at_hand.share_memory_() if num_workers else at_hand
+    current = torch.full((max(1, num_workers), 3), NO_RECORD, dtype=torch.int64)
+    return current.share_memory_() if num_workers else current

@@ -1,4 +1,4 @@
-"""Shards as torch's own kinds of datasets, for loaders that are not ours."""
+"""`IterableShards` and `MapShards`: torch datasets, for other loaders than `ShardLoader`."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from shardwriter.reading.epochs import (
     EpochPlan,
     RankOfWorld,
     find_rank,
+    log_rank,
     map_seed,
-    tell_rank,
 )
 from shardwriter.reading.opening import open_dataset
-from shardwriter.reading.torch.batches import BatchMaker, new_at_hand
+from shardwriter.reading.torch.batches import BatchMaker, new_current
 
 _SAMPLES_AHEAD: Final = 64
 
 
 class IterableShards(IterableDataset[Any]):
-    """Batches, or samples, of a set of shards, for one rank: torch's iterable kind of dataset.
+    """An ``IterableDataset`` of a dataset's batches, or samples, for one rank.
 
-    It finds its rank and its loader worker when it is iterated: worker k of K makes the batches
-    k, k + K, ..., which a ``DataLoader`` with ``batch_size=None`` brings back into their order::
+    Rank and loader worker are detected when it is iterated: worker k of K yields the batches k,
+    k + K, ..., which a ``DataLoader`` with ``batch_size=None`` puts back in order::
 
         dataset = IterableShards("out/train@16", batch_size=32, shuffle=True, uneven="drop")
         loader = StatefulDataLoader(dataset, batch_size=None, num_workers=4)
 
-    Its iterators have ``state_dict`` and ``load_state_dict``, as torchdata asks of them for every
-    worker. What a batch is, and all options, are as of `shardwriter.reading.torch.ShardLoader`.
+    Its iterators have ``state_dict`` and ``load_state_dict``, which torchdata calls in every
+    worker. Batches and options are those of `shardwriter.reading.torch.ShardLoader`.
 
     Args:
-        data: Name of a dataset, or one that is open.
-        batch_size: Samples in a batch; None gives samples one by one, for a loader that batches
-            by itself: its own rounding decides about the last batches then.
-        shuffle: Another order in every epoch.
-        seed: Of the order, and of ``current_worker().item_seed`` in a map.
-        uneven: What happens where the ranks do not divide the records.
-        map: Called on every example.
-        collate: Makes a batch of a list of samples.
-        drop_last: Leave out the last batch if it has less.
-        rank: This rank; None to find it out.
+        data: Path of a dataset, or an open one.
+        batch_size: Samples per batch; None yields single samples, for a loader that does the
+            batching, and then decides about incomplete batches.
+        shuffle: A new order in every epoch.
+        seed: Seed of the order, and of ``current_worker().item_seed`` in a map.
+        uneven: Policy if the number of ranks does not divide the records.
+        map: Called with every example.
+        collate: Called with the list of a batch's samples; returns the batch.
+        drop_last: Leave out the last batch if it is incomplete.
+        rank: This rank; None to detect it.
         world: The number of ranks; None likewise.
     """
 
@@ -69,9 +69,7 @@ class IterableShards(IterableDataset[Any]):
         world: int | None = None,
     ) -> None:
         if batch_size is None and (collate is not None or drop_last):
-            raise OptionError(
-                "collate and drop_last are about batches", hint="give batch_size= as well"
-            )
+            raise OptionError("collate and drop_last need batches", hint="give batch_size= as well")
         data = data if isinstance(data, Dataset) else open_dataset(data)
         self.data = data
         self.batch_size = batch_size
@@ -81,9 +79,9 @@ class IterableShards(IterableDataset[Any]):
         self._options = EpochOptions(
             len(data), data.identity, batch_size or 1, drop_last, shuffle, seed, uneven
         )
-        self._told = (rank, world)
+        self._given = (rank, world)
         self._ranks: RankOfWorld | None = find_rank(rank, world)
-        # In memory that is shared, so that workers which a loader keeps are told too.
+        # In shared memory, so that set_epoch also reaches persistent workers.
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
     @property
@@ -92,27 +90,27 @@ class IterableShards(IterableDataset[Any]):
         return int(self._epoch[0])
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iterations, those of loader workers too, read this epoch; it stays at it."""
+        """Set the epoch of all following iterations, also in loader workers."""
         if type(epoch) is not int or epoch < 0:
-            raise OptionError(f"epoch is {epoch!r}", hint="give a whole number from 0 on")
+            raise OptionError(f"epoch is {epoch!r}", hint="give an integer >= 0")
         self._epoch[0] = epoch
 
     def __len__(self) -> int:
-        """Return what one rank's epoch has: batches, or samples where there is no batch size."""
+        """Return the number of batches of one rank's epoch, or of samples without a batch size."""
         return self._options.plan(self._find_rank()).num_batches
 
     def __iter__(self) -> ShardIterator:
-        """Return the epoch's batches that are this worker's, or samples."""
+        """Return an iterator of this worker's batches, or samples, of the epoch."""
         ranks = self._find_rank()
         if get_worker_info() is None:
-            tell_rank(ranks, self._ranks)
+            log_rank(ranks, self._ranks)
             self._ranks = ranks
         plan = self._options.plan(ranks, self.epoch)
         return ShardIterator(self._maker, self._options, plan, self.batch_size is None)
 
     def _find_rank(self) -> RankOfWorld:
-        found = find_rank(*self._told)
-        # A worker that was spawned has no process group, but was made by one that may have.
+        found = find_rank(*self._given)
+        # A spawned worker has no process group; its parent's rank was pickled with the dataset.
         carried = self.__dict__.get("_carried")
         return carried if carried is not None and get_worker_info() is not None else found
 
@@ -127,13 +125,13 @@ class IterableShards(IterableDataset[Any]):
 
 
 class ShardIterator(Iterator[Any]):
-    """One worker's part of an epoch, with a state.
+    """A stateful iterator of one worker's part of an epoch.
 
     Args:
-        maker: Makes the batches.
-        options: Of the dataset.
+        maker: Computes the batches.
+        options: Options of the dataset.
         plan: The epoch.
-        gives_samples: Samples instead of batches.
+        gives_samples: Yield samples instead of batches.
     """
 
     def __init__(
@@ -144,7 +142,7 @@ class ShardIterator(Iterator[Any]):
         self._options = options
         self._gives_samples = gives_samples
         self._worker = (0, 1) if info is None else (info.id, info.num_workers)
-        self._at_hand = new_at_hand(0).numpy()[0]
+        self._current = new_current(0).numpy()[0]
         self._begin(plan, 0)
 
     def _begin(self, plan: EpochPlan, num_out: int) -> None:
@@ -159,7 +157,7 @@ class ShardIterator(Iterator[Any]):
         if self._gives_samples:
             made = self._next_sample()
         else:
-            made = self._maker.make(self._plan, self._units[self._num_out], self._at_hand).batch
+            made = self._maker.make(self._plan, self._units[self._num_out], self._current).batch
         self._num_out += 1
         return made
 
@@ -167,11 +165,11 @@ class ShardIterator(Iterator[Any]):
         if not self._ahead:
             units = self._units[self._num_out : self._num_out + _SAMPLES_AHEAD]
             samples = np.arange(units.start, units.stop, units.step, dtype=np.int64)
-            self._ahead = self._maker.samples(self._plan, samples, self._at_hand)[::-1]
+            self._ahead = self._maker.samples(self._plan, samples, self._current)[::-1]
         return self._ahead.pop()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this worker stands, as plain JSON."""
+        """Return this worker's position, as plain JSON."""
         plan, options = self._plan, self._options
         seed = plan.seed if plan.shuffle else None
         share = plan.share
@@ -179,11 +177,11 @@ class ShardIterator(Iterator[Any]):
         return {**token.to_json(), "num_out": self._num_out, **self._split()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a worker stood: the same one, of the same number, of the same ranks.
+        """Go to the position of a state of the same rank and worker.
 
         Raises:
-            RunChanged: The state is of another dataset, order or division. `ShardLoader` goes on
-                under another one.
+            RunChanged: The dataset, the order, or the number of ranks or workers has changed.
+                `ShardLoader` can resume with other numbers of ranks and workers.
         """
         token, options = Token.from_json(state), self._options
         token.check(options.num_records, options.job)
@@ -193,11 +191,11 @@ class ShardIterator(Iterator[Any]):
             f"{name} was {then[name]}, is {now[name]}" for name in now if then[name] != now[name]
         ]
         if token.seed != (self._plan.seed if self._plan.shuffle else None):
-            differs.append("shuffle or seed is another")
+            differs.append("shuffle or seed has changed")
         if differs:
             raise RunChanged(
-                f"the state of a worker fits no other division: {'; '.join(differs)}",
-                hint="ShardLoader goes on under another world, batch size or number of workers",
+                f"cannot resume this worker's state: {'; '.join(differs)}",
+                hint="ShardLoader can resume with another world, batch size or number of workers",
             )
         ranks = RankOfWorld(self._plan.share.rank, self._plan.share.world)
         self._begin(options.plan(ranks, token.epoch, token.consumed), state["num_out"])
@@ -214,15 +212,15 @@ class ShardIterator(Iterator[Any]):
 
 
 class MapShards(TorchDataset[Any]):
-    """Any record by its number, mapped: torch's map-style kind of dataset, for its samplers.
+    """A map-style torch dataset of mapped records, for use with torch's samplers.
 
-    An open dataset is one already; this one has a map, whose ``current_worker().item_seed``
-    depends on the seed, the epoch and the record, and on no worker.
+    Without a map, an open dataset itself is enough. ``current_worker().item_seed`` in the map
+    depends on the seed, the epoch and the record, and not on the worker.
 
     Args:
-        data: Name of a dataset, or one that is open.
-        map: Called on every example.
-        seed: Of what the map draws.
+        data: Path of a dataset, or an open one.
+        map: Called with every example.
+        seed: Seed of random numbers in the map.
     """
 
     def __init__(
@@ -239,7 +237,7 @@ class MapShards(TorchDataset[Any]):
         map_seed(seed, 0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let maps draw for this epoch from now on, in the workers too that a loader keeps."""
+        """Set the epoch for ``item_seed`` in maps, also in persistent workers."""
         self._epoch[0] = epoch
 
     def __len__(self) -> int:

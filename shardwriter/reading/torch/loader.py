@@ -1,4 +1,4 @@
-"""Shards into PyTorch: equal steps on every rank, exact lengths, and a state that is arithmetic.
+"""`ShardLoader`: batches with equal steps on every rank, exact lengths and checkpoints.
 
 ::
 
@@ -6,12 +6,12 @@
     for epoch in range(3):
         for batch in loader:  # a dict of tensors; epoch 0, 1, 2
             ...
-            state = loader.state_dict()  # goes on behind this batch, under any world and workers
+            state = loader.state_dict()  # resumes after this batch, with any world and workers
 
-The loader asks for batches by their numbers: a task is the plan of an epoch and a number j, and
-torch's round robin gives batch j to worker j mod K. So the workers keep no state, what was fetched
-ahead can not make a state wrong, and every rank takes the same steps (see
-`shardwriter.dataset.rank_partition`).
+    Progress --task (plan of the epoch, batch j)--> worker j mod K --batch--> loop
+
+A task determines its batch, so workers have no state, and prefetched batches do not affect a
+checkpoint. Every rank has the same number of steps (see `shardwriter.dataset.rank_partition`).
 """
 
 from __future__ import annotations
@@ -37,40 +37,38 @@ from shardwriter.reading.epochs import (
     RankOfWorld,
     Run,
     find_rank,
-    tell_rank,
+    log_rank,
 )
 from shardwriter.reading.opening import open_dataset
-from shardwriter.reading.torch.batches import BatchMaker, Task, TaskDataset, as_it_is, new_at_hand
+from shardwriter.reading.torch.batches import BatchMaker, Task, TaskDataset, new_current, unchanged
 from shardwriter.reading.torch.workers import (
-    AtHand,
+    CurrentTask,
     Limits,
     WatchedWorkers,
-    batch_at_hand,
-    record_at_hand,
+    current_batch,
+    current_record,
     worker_name,
 )
 from shardwriter.writing import unpack_failure
 
-# What a loader hands to torch, and what it does not let others set.
-
-_OURS: Final = {
+# Options of DataLoader that ShardLoader sets itself, with the hint what to use instead.
+_RESERVED: Final = {
     "dataset": "give data=, the first argument",
-    "sampler": "it is made of shuffle, seed and uneven",
-    "batch_sampler": "it is made of batch_size, shuffle, seed and uneven",
-    "collate_fn": "collate= is called with the list of a batch's samples",
-    "timeout": "start_timeout_s= and item_timeout_s= are told apart",
-    "in_order": "batches come in order, so that a state says which have come",
+    "sampler": "use shuffle=, seed= and uneven=",
+    "batch_sampler": "use batch_size=, shuffle=, seed= and uneven=",
+    "collate_fn": "use collate=, which is called with the list of a batch's samples",
+    "timeout": "use start_timeout_s= and item_timeout_s=",
+    "in_order": "drop it: batches always come in order, which checkpoints need",
 }
 
 
 class BatchNumbers(DistributedSampler[Task]):
-    """The tasks of the iteration that began last.
+    """The sampler of tasks of the current iteration.
 
-    It is a ``DistributedSampler`` so that trainers which put one into a loader leave this one
-    alone, and tell it the epoch.
+    It is a ``DistributedSampler`` so that trainers do not replace it, and call its ``set_epoch``.
 
     Args:
-        progress: Of the loader.
+        progress: The loader's progress.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -86,52 +84,52 @@ class BatchNumbers(DistributedSampler[Task]):
         return 0 if run is None else run.plan.num_batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the loader, as `ShardLoader.set_epoch` does."""
+        """Set the epoch, like `ShardLoader.set_epoch`."""
         self._progress.set_epoch(epoch)
 
 
 def torch_options(options: Mapping[str, Any], own: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the options that are handed to torch.
+    """Return the options to pass on to ``DataLoader``.
 
-    Those that a loader has set itself are left out where it is made again of its attributes.
+    Reserved options with the loader's own values are left out: trainers that re-create a loader
+    from its attributes pass them.
 
     Args:
-        options: What the loader was given beside its own.
-        own: The loader's own: a name that is neither may be meant as one of them.
+        options: Options beside those of `ShardLoader`.
+        own: Names of `ShardLoader`'s options, to suggest for a misspelled name.
 
     Raises:
-        OptionError: There is no such option, or it is not the caller's to give.
+        OptionError: There is no such option, or it is reserved.
     """
     known = inspect.signature(DataLoader.__init__).parameters
-    kept = {}
+    passed_on = {}
     for name, value in options.items():
         if name not in known:
-            near = get_close_matches(name, [*own, *(known.keys() - _OURS.keys())], 1)
+            near = get_close_matches(name, [*own, *(known.keys() - _RESERVED.keys())], 1)
             hint = f"did you mean {near[0]}=?" if near else "see help(ShardLoader)"
             raise OptionError(f"ShardLoader has no option {name!r}", hint=hint)
-        if name not in _OURS:
-            kept[name] = value
-        elif not (value is known[name].default or value is as_it_is or isinstance(value, _MADE)):
-            raise OptionError(f"{name} is not the caller's to give", hint=_OURS[name])
-    return kept
+        if name not in _RESERVED:
+            passed_on[name] = value
+        elif not (
+            value is known[name].default or value is unchanged or isinstance(value, _OWN_TYPES)
+        ):
+            raise OptionError(f"ShardLoader sets {name} itself", hint=_RESERVED[name])
+    return passed_on
 
 
-_MADE: Final = (TaskDataset, BatchNumbers, SequentialSampler)
-
-
-# Where the time of a loader went: in its workers, and waiting for them.
+_OWN_TYPES: Final = (TaskDataset, BatchNumbers, SequentialSampler)
 
 
 @dataclass(frozen=True)
 class LoaderTimings:
-    """Where the time of a loader went, in seconds.
+    """Times of a loader, in seconds.
 
     Attributes:
-        wait_s: The training loop waited for a batch.
-        elapsed_s: From the first batch that was asked for to the last that came, over all epochs.
-        num_batches: How many came.
-        workers: For each worker its stages: ``read``, ``check``, ``decode`` (all of them ``read``
-            where the dataset was not opened with ``timings``), ``images`` (decoded),
+        wait_s: Time the training loop waited for batches.
+        elapsed_s: Time from the first request of a batch to the last batch, over all epochs.
+        num_batches: Number of batches.
+        workers: For each worker the time of its stages: ``read``, ``check``, ``decode`` (all in
+            ``read`` if the dataset was not opened with ``timings``), ``images`` (decoding),
             ``map``, ``collate``.
     """
 
@@ -142,12 +140,12 @@ class LoaderTimings:
 
     @property
     def wait_share(self) -> float:
-        """The part of the time that the training loop waited, 0 to 1."""
+        """The share of the time that the training loop waited, 0 to 1."""
         return self.wait_s / self.elapsed_s if self.elapsed_s else 0.0
 
     @property
     def stages(self) -> dict[str, float]:
-        """The seconds of each stage, of all workers together."""
+        """The seconds of each stage, summed over all workers."""
         totals: dict[str, float] = {}
         for worker in self.workers:
             for name, seconds in worker.items():
@@ -156,10 +154,10 @@ class LoaderTimings:
 
 
 class Times:
-    """Adds up what batches took.
+    """The sums of the batches' times.
 
     Args:
-        num_workers: Of the loader; 0 for none.
+        num_workers: Number of workers; 0 for none.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -169,83 +167,82 @@ class Times:
         self._last_s = 0.0
         self._num_batches = 0
 
-    def add(self, asked_s: float, worker: int, seconds: Mapping[str, float]) -> None:
-        """Add a batch that was asked for at a time, and has come now."""
+    def add(self, requested_s: float, worker: int, seconds: Mapping[str, float]) -> None:
+        """Add a batch that was requested at a time, and has arrived now."""
         self._last_s = perf_counter()
-        self._first_s = asked_s if self._first_s is None else self._first_s
-        self._wait_s += self._last_s - asked_s
+        self._first_s = requested_s if self._first_s is None else self._first_s
+        self._wait_s += self._last_s - requested_s
         self._num_batches += 1
         stages = self._workers[worker]
         for name, value in seconds.items():
             stages[name] = stages.get(name, 0.0) + value
 
-    def told(self) -> LoaderTimings:
-        """Return what has come together so far."""
+    def totals(self) -> LoaderTimings:
+        """Return the sums so far."""
         elapsed_s = 0.0 if self._first_s is None else self._last_s - self._first_s
         workers = tuple(dict(stages) for stages in self._workers)
         return LoaderTimings(self._wait_s, elapsed_s, self._num_batches, workers)
 
 
-_RECORDS_TOLD: Final = 4
+_MAX_RECORDS_SHOWN: Final = 4
 
 
 class ShardLoader(DataLoader[Any]):
-    """Batches of a set of shards, for one rank: a ``DataLoader`` that is stateful.
+    """A stateful ``DataLoader`` of a dataset's batches, for one rank.
 
     Without ``map`` and ``collate`` a batch is a dict that equals ``default_collate`` of its
-    examples, made by columns: a tensor for each feature of numbers, a list for text and bytes, and
-    a list of tensors for a feature whose shape varies. (Lists of text are not transposed, as
-    ``default_collate`` does.) With ``uneven="pad"`` it has ``is_pad``
-    (``bool[b]``), and so has each example that ``map`` is given. A dataset of raw records gives
-    lists of bytes.
+    examples, but built from columns: a tensor for each numeric feature, a list for text and bytes,
+    and a list of tensors for a feature whose shape varies. (Lists of text are not transposed, as
+    ``default_collate`` does.) With ``uneven="pad"`` it has ``is_pad`` (``bool[b]``), and so has
+    each example passed to ``map``. A dataset of raw records yields lists of bytes.
 
-    The order is a function of ``(seed, epoch)``. Where all batches of an epoch have come out, the
-    next iteration is the next epoch; `set_epoch` says another. An iteration that was broken off is
-    not gone on with: the next begins the epoch again. Of several iterators of one loader the one
-    that began last counts.
+    The order is a function of ``(seed, epoch)``. After a complete epoch the next iteration is the
+    next epoch; `set_epoch` chooses another. An iteration that was left early is not resumed: the
+    next one starts the epoch again. Of several iterators of one loader only the newest counts for
+    the state.
 
     Args:
-        data: Name of a dataset, or one that is open. A name is opened with what
-            `shardwriter.open` has by default.
-        batch_size: Samples in a batch of this rank.
-        shuffle: Another order in every epoch.
-        seed: Of the order, and of ``current_worker().item_seed`` in a map.
-        uneven: What happens where the ranks do not divide the records: ``drop`` leaves the rest
-            out, ``pad`` marks what it adds, ``wrap`` does not, ``error`` refuses. None is
-            ``error``; with one rank nothing is uneven.
-        map: Called on every example; what it returns is collated.
-        collate: Makes a batch of a list of samples. None: see above, and ``default_collate`` of
-            what a map returned.
-        decode: ``"images"``: features that the schema knows as images come as pixels, decoded by
-            Pillow where the batches are made: ``uint8[b, height, width, channels]`` where all
-            images of the batch have one size, else a list of ``uint8[height, width, channels]``.
-            A map is given the array of its image.
-        pad: Pad features whose length varies to the longest of the batch, with this number, or
-            with that of each feature in a mapping: ``pad=0``, ``pad={"tokens": -1}``. They become
-            one tensor, and ``NAME/length`` has the lengths (``int64[b]``; ``int64[b, d]`` of d
-            axes); a record without the feature has length 0. Images of ``decode`` are padded as
-            well. With a map it names features of what the map returns.
-        drop_last: Leave out the last batch if it has less.
-        rank: This rank. None: of ``torch.distributed`` where it is initialised, else the
-            environment's ``RANK``; found again whenever an iterator is made.
-        world: The number of ranks, likewise.
-        num_workers: Processes that make the batches; 0 for none.
-        timings: Measure, see `timings`.
-        start_timeout_s: The first batch has to be there in this time; None for no limit.
-        item_timeout_s: Every other batch, likewise. Both need workers.
-        **options: ``DataLoader``'s own: ``pin_memory``, ``prefetch_factor``,
+        data: Path of a dataset, or an open one. A path is opened with `shardwriter.open`'s
+            defaults.
+        batch_size: Samples per batch, on this rank.
+        shuffle: A new order in every epoch; else reading order.
+        seed: Seed of the order, and of ``current_worker().item_seed`` in a map.
+        uneven: Policy if the number of ranks does not divide the records: ``drop`` leaves out the
+            rest, ``wrap`` repeats the first records, ``pad`` does, too, and marks them by
+            ``is_pad``, ``error`` raises. None: ``error``. Has no effect with one rank.
+        map: Called with every example; its results are collated.
+        collate: Called with the list of a batch's samples; returns the batch. None: see above;
+            with a map, ``default_collate``.
+        decode: ``"images"``: decode the features that are images in the schema, with Pillow, in
+            the workers: to ``uint8[b, height, width, channels]`` if all images of the batch have
+            one size, else to a list of ``uint8[height, width, channels]``. A map gets the array of
+            its image.
+        pad: Pad features whose length varies to the longest in the batch, with this number, or
+            with a number per feature: ``pad=0``, ``pad={"tokens": -1}``. Each becomes one tensor,
+            and ``NAME/length`` has the lengths (``int64[b]``; ``int64[b, d]`` for d axes); a record
+            without the feature has length 0. Decoded images are padded, too. With a map, it names
+            features of the map's results.
+        drop_last: Leave out the last batch if it is incomplete.
+        rank: This rank. None: that of ``torch.distributed`` if it is initialized, else of the
+            environment variable ``RANK``; detected again for every iterator.
+        world: The number of ranks; None likewise.
+        num_workers: Number of worker processes; 0 for none.
+        timings: Measure times; see `timings`.
+        start_timeout_s: Timeout of the first batch; None for no limit. Needs workers.
+        item_timeout_s: Timeout of every other batch, likewise.
+        **options: Options of ``DataLoader``: ``pin_memory``, ``prefetch_factor``,
             ``persistent_workers``, ``multiprocessing_context``, ``worker_init_fn``, ``generator``.
 
     Raises:
-        OptionError: An option is wrong, or is not the caller's to give.
+        OptionError: An option is wrong, or reserved.
         DataError: The dataset can not be read; see `open_dataset`.
 
-    Iterating raises `UnequalSteps` before the first batch, on every rank; what ``map``, ``collate``
-    or reading raise, with its own class and the traceback of the worker as its cause;
-    `WorkerDied`; `ItemTimeout`. After any of them no worker is left.
+    Iterating raises `UnequalSteps` before the first batch, on every rank; errors of ``map``,
+    ``collate`` and reading, with their class, caused by the worker's traceback; `WorkerDied`;
+    `ItemTimeout`. After any error all workers have exited.
     """
 
-    _iterator: Any  # workers that are kept
+    _iterator: Any  # persistent workers
 
     def __init__(
         self,
@@ -269,13 +266,13 @@ class ShardLoader(DataLoader[Any]):
         **options: Any,
     ) -> None:
         if isinstance(options.get("sampler"), SequentialSampler):
-            shuffle = False  # Lightning makes the loader again so, to overfit some batches
+            shuffle = False  # Lightning re-creates the loader like this to overfit some batches
         options = torch_options(options, inspect.signature(ShardLoader.__init__).parameters)
         limits = Limits(start_timeout_s, item_timeout_s)
         if limits != Limits() and not num_workers:
             raise OptionError(
-                "a timeout needs workers: without them a batch is made by the one who waits for it",
-                hint="give num_workers=1 or more",
+                "start_timeout_s and item_timeout_s need worker processes",
+                hint="give num_workers=1 or more, or drop them",
             )
         if not isinstance(data, Dataset):
             data = open_dataset(data, timings=timings)
@@ -286,28 +283,28 @@ class ShardLoader(DataLoader[Any]):
             len(data), data.identity, batch_size, drop_last, shuffle, seed, uneven
         )
         self._progress = Progress(epochs)
-        # Under the names of the arguments: Lightning makes a loader like this one to predict.
+        # Attributes have the arguments' names: Lightning re-creates the loader to predict.
         self.data, self.shuffle, self.seed, self.uneven = data, shuffle, seed, uneven
         self.map, self.collate, self.decode, self.pad = map, collate, decode, pad
         self.rank, self.world = rank, world
         self.start_timeout_s, self.item_timeout_s = start_timeout_s, item_timeout_s
-        self._ranks, self._is_rank_told = find_rank(rank, world), False
+        self._ranks, self._is_rank_logged = find_rank(rank, world), False
         self._limits = limits
         self._times = Times(num_workers) if timings else None
         super().__init__(
-            TaskDataset(maker, new_at_hand(num_workers)),
+            TaskDataset(maker, new_current(num_workers)),
             batch_size=None,
             sampler=BatchNumbers(self._progress),
             num_workers=num_workers,
-            collate_fn=as_it_is,
+            collate_fn=unchanged,
             **options,
         )
-        # Torch makes no batches here, but those who ask are to know.
+        # Torch does no batching here; these are for code that reads the attributes.
         object.__setattr__(self, "batch_size", batch_size)
         object.__setattr__(self, "drop_last", drop_last)
 
     def __len__(self) -> int:
-        """Return the batches of this rank in the epoch at hand, those before a loaded state too.
+        """Return this rank's number of batches in the current epoch, before a loaded state too.
 
         Raises:
             UnequalSteps: As iterating would.
@@ -315,8 +312,8 @@ class ShardLoader(DataLoader[Any]):
         return self._progress.num_steps(find_rank(self.rank, self.world))
 
     def __repr__(self) -> str:
-        told = {"shuffle": self.shuffle, "uneven": self.uneven, "num_workers": self.num_workers}
-        more = "".join(f", {name}={value!r}" for name, value in told.items() if value)
+        shown = {"shuffle": self.shuffle, "uneven": self.uneven, "num_workers": self.num_workers}
+        more = "".join(f", {name}={value!r}" for name, value in shown.items() if value)
         what = f"{len(self.data):,} records, batch_size={self.batch_size}{more}"
         return f"<ShardLoader {self.data.name!r}: {what}>"
 
@@ -326,18 +323,18 @@ class ShardLoader(DataLoader[Any]):
         return html_table(repr(self), [("data", repr(self.data)), *rows])
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the batches of the next epoch; see the class for which one that is."""
+        """Return an iterator of the next epoch's batches; the class says which epoch is next."""
         self._progress.check(self._find_rank())
         return _Batches(self)
 
     @property
     def epoch(self) -> int:
-        """The epoch at hand."""
+        """The current epoch."""
         return self._progress.position.epoch
 
     @property
     def num_pads(self) -> int:
-        """How many of this rank's samples in the epoch at hand are padding: those with ``is_pad``.
+        """The number of this rank's padding samples in the current epoch, marked by ``is_pad``.
 
         Raises:
             UnequalSteps: As iterating would.
@@ -345,80 +342,79 @@ class ShardLoader(DataLoader[Any]):
         return self._progress.num_pads(find_rank(self.rank, self.world))
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be this epoch; the epoch at hand stays where it stands."""
+        """Set the epoch of the next iteration; has no effect if it is the current one."""
         self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands, behind the last batch that came out: plain JSON.
+        """Return the position after the last batch yielded, as plain JSON.
 
-        It is the same on every rank (FORMATS F12), and right whatever was fetched ahead.
+        It is equal on every rank, and does not depend on prefetching.
         """
         return self._progress.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next iteration go on where a state stands.
+        """Let the next iteration resume at the position of a state.
 
-        World, batch size and workers may be others than they were. `len` then counts the steps
-        before it as well, as a trainer does that has a number of steps in its own state.
+        World, batch size and workers may have changed. `len` then includes the steps before the
+        position, as trainers with a step number in their own state expect.
 
         Raises:
-            OptionError: It is no state of a reader.
-            RunChanged: It is of another dataset, shuffle or seed.
+            OptionError: It is not a state of a reader.
+            RunChanged: It belongs to another dataset, shuffle or seed.
         """
         self._progress.load_state_dict(state_dict, find_rank(self.rank, self.world))
 
     def timings(self) -> LoaderTimings | None:
-        """Return where the time went since the loader was made; None without ``timings=True``."""
-        return None if self._times is None else self._times.told()
+        """Return times since the loader was created; None without ``timings=True``."""
+        return None if self._times is None else self._times.totals()
 
     def _find_rank(self) -> RankOfWorld:
         found = find_rank(self.rank, self.world)
-        if not self._is_rank_told or found != self._ranks:
-            tell_rank(found, self._ranks)
-        self._ranks, self._is_rank_told = found, True
+        if not self._is_rank_logged or found != self._ranks:
+            log_rank(found, self._ranks)
+        self._ranks, self._is_rank_logged = found, True
         return found
 
     def _make_deliveries(self, run: Run) -> Iterator[Any]:
         if not self.num_workers:
-            alone: Iterator[Any] = self._get_iterator()
-            return alone
-        kept = self._iterator
-        if isinstance(kept, WatchedWorkers) and not kept._shutdown:
-            kept.work_for(self, run, self._at_hand_of(run))
-            return kept
-        made = WatchedWorkers(self, self._limits, run, self._at_hand_of(run))
+            in_process: Iterator[Any] = self._get_iterator()
+            return in_process
+        workers = self._iterator
+        if isinstance(workers, WatchedWorkers) and not workers._shutdown:
+            workers.restart(self, run, self._task_describer(run))
+            return workers
+        workers = WatchedWorkers(self, self._limits, run, self._task_describer(run))
         if self.persistent_workers:
-            self._iterator = made
-        return made
+            self._iterator = workers
+        return workers
 
-    def _at_hand_of(self, run: Run) -> Callable[[int, int], AtHand]:
+    def _task_describer(self, run: Run) -> Callable[[int, int], CurrentTask]:
         assert isinstance(self.dataset, TaskDataset)
         dataset, plan = self.dataset, run.plan
 
-        def tell(batch_index: int, worker_index: int) -> AtHand:
-            # A batch that was made may be on its way; the one at hand tells more.
-            at_hand = batch_at_hand(dataset.at_hand, worker_index)
-            batch_index = batch_index if at_hand is None else at_hand
+        def describe(batch_index: int, worker_index: int) -> CurrentTask:
+            # The worker may be computing a later batch, while this one is being sent.
+            current = current_batch(dataset.current, worker_index)
+            batch_index = batch_index if current is None else current
             records = plan.batch(batch_index)[0].tolist()
-            more = ", ..." if len(records) > _RECORDS_TOLD else ""
-            numbers = ", ".join(map(str, records[:_RECORDS_TOLD]))
+            more = ", ..." if len(records) > _MAX_RECORDS_SHOWN else ""
+            numbers = ", ".join(map(str, records[:_MAX_RECORDS_SHOWN]))
             batch = f"batch {batch_index} of epoch {plan.epoch} (records {numbers}{more})"
-            record = record_at_hand(dataset.at_hand, worker_index)
+            record = current_record(dataset.current, worker_index)
             if record is None:
-                return AtHand(batch)
+                return CurrentTask(batch)
             place = dataset.maker.data.place(record)
             index = dataset.maker.data.source_index(record)
             path, shard = str(place.path), place.shard_index
-            return AtHand(batch, path, place.record_index, index, shard)
+            return CurrentTask(batch, path, place.record_index, index, shard)
 
-        return tell
+        return describe
 
 
 class _Batches:
     """One iteration of a loader.
 
-    It begins with its first batch, so that `set_epoch` between ``iter`` and ``next`` counts:
-    Lightning does that.
+    It begins with the first batch, since Lightning calls `set_epoch` between ``iter`` and ``next``.
     """
 
     def __init__(self, loader: ShardLoader) -> None:
@@ -439,15 +435,15 @@ class _Batches:
         begin = perf_counter()
         if isinstance(self._deliveries, WatchedWorkers) and self._deliveries.run is not self._run:
             raise OptionError(
-                "another iteration of this loader has begun, and the workers that are kept are its",
-                hint="persistent_workers=False lets both go on, and so does a loader for each",
+                "a newer iteration of this loader uses its persistent workers",
+                hint="use one loader per iteration, or persistent_workers=False",
             )
         try:
             if self._deliveries is None:
                 self._run = loader._progress.begin(loader._find_rank())
                 self._deliveries = loader._make_deliveries(self._run)
             batch, seconds = self._next(self._deliveries)
-        except BaseException:  # Ctrl-C too: no worker may be left
+        except BaseException:  # also on Ctrl-C: leave no worker behind
             self._end()
             raise
         assert self._run is not None
@@ -472,13 +468,13 @@ class _Batches:
         worker = worker_name(worker_index, process.pid)
         error = unpack_failure(packed, worker, lambda index: index)
         if isinstance(error, ShardwriterError):
-            error.shard = None  # path and record say where
+            error.shard = None  # path and record give the location
         elif hasattr(error, "add_note"):  # from Python 3.11 on
             error.add_note(f"{worker}, batch {run.num_out} of epoch {run.plan.epoch}")
         return error
 
     def _end(self) -> None:
-        """Leave no worker behind, unless they are kept and nothing went wrong."""
+        """Shut down the workers, unless they are persistent and the epoch is complete."""
         loader, deliveries = self._loader, self._deliveries
         self._loader = self._deliveries = None
         if not isinstance(deliveries, WatchedWorkers) or loader is None or self._run is None:

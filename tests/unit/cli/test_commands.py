@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> Path:
 def test_write_then_stats(table: Path, tmp_path: Path) -> None:
     done = run("write", table, tmp_path / "out" / "t@8")
     assert done.returncode == 0
-    assert "100 (12-13 a shard)" in done.stdout
+    assert "100 (12-13 per shard)" in done.stdout
     assert done.stderr == ""  # off a terminal there is no bar
     stats = subprocess.run(
         [BIN / "shard-stats", tmp_path / "out" / "t@8"], capture_output=True, text=True, check=False
@@ -152,8 +152,8 @@ def test_map_skip_and_label(table: Path, tmp_path: Path) -> None:
         "--json",
         cwd=table.parent,
     )
-    told = json.loads(done.stdout)
-    assert (told["num_items"], told["num_records"], told["skipped"]) == (100, 90, 10)
+    printed = json.loads(done.stdout)
+    assert (printed["num_items"], printed["num_records"], printed["skipped"]) == (100, 90, 10)
     manifest = json.loads((tmp_path / "t.manifest.json").read_text())
     assert manifest["labels"]["counts"] == {"0": 45, "1": 45}
     assert manifest["skipped"]["runs"] == [[0, 10]]
@@ -212,10 +212,10 @@ def test_a_stopped_write_says_so_and_leaves_nothing(tmp_path: Path, stop: signal
         assert process.stderr is not None
         process.stderr.readline()  # the first item
         process.send_signal(stop)
-        told = process.stderr.read()
+        printed = process.stderr.read()
         assert process.stdout.read() == ""
     assert process.returncode == 128 + stop
-    assert "nothing was published, and nothing is left behind" in told
+    assert "nothing was published, and nothing is left behind" in printed
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -226,7 +226,7 @@ def test_a_write_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
         "    for i in range(10):\n"
         "        print(i, file=sys.stderr, flush=True); time.sleep(0.05); yield {'x': i}\n"
     )
-    # Without a terminal nohup does no more than have the signal ignored.
+    # Without a terminal nohup only has the signal ignored.
     command = ["nohup", sys.executable, "-m", "shardwriter", "write", "slow:items", "out/t@2"]
     with subprocess.Popen(
         command,
@@ -370,7 +370,7 @@ def test_a_path_that_looks_like_markup_is_printed_as_it_is(table: Path, tmp_path
         assert f"wrote {tmp_path / folder}/t.manifest.json" in done.stdout
 
 
-def test_the_output_is_looked_at_before_the_source(table: Path, tmp_path: Path) -> None:
+def test_the_output_is_checked_before_the_source(table: Path, tmp_path: Path) -> None:
     assert run("write", table, tmp_path / "t@2").returncode == 0
     done = run("write", "no-such-source", tmp_path / "t@2")
     assert done.returncode == 2
@@ -432,7 +432,7 @@ def test_swapped_arguments_are_recognized(table: Path) -> None:
 def test_an_output_with_a_control_character_is_refused(table: Path, out: str) -> None:
     done = run("write", "table.csv", out, cwd=table.parent)
     assert done.returncode == 2
-    assert "holds a control character" in done.stderr
+    assert "has a control character" in done.stderr
     assert repr(out)[1:-1] in done.stderr
     assert [path.name for path in table.parent.iterdir()] == ["table.csv"]
 

@@ -93,7 +93,7 @@ def test_the_exit_code_is_the_verdict_when_the_reader_has_gone(
 
 @pytest.mark.parametrize("command", [["show", "--count", "3000"], ["find", "even=1"]])
 @pytest.mark.parametrize("json", [(), ("--json",)], ids=["table", "json"])
-def test_records_that_nobody_reads_any_more_are_not_looked_for(
+def test_without_a_reader_no_more_records_are_searched(
     folder: Path, command: list[str], json: tuple[str, ...]
 ) -> None:
     # The last record is damaged: a command that went on would find that, and fail.

@@ -61,12 +61,12 @@ def test_an_index_is_read_back(opened):
     assert index.gaps.tolist() == GAPS
     assert [index.ends(s).tolist() for s in range(3)] == ENDS
     assert (index.compression, index.num_records(0), index.num_records(1)) == ("none", 3, 0)
-    assert [index.place(0, k) for k in range(3)] == [
+    assert [index.locate(0, k) for k in range(3)] == [
         RecordSpan(0, 17, 0, 1),
         RecordSpan(17, 40, 0, 1),
         RecordSpan(40, 60, 0, 1),
     ]
-    assert index.place(2, 0) == RecordSpan(0, 33, 0, 1)
+    assert index.locate(2, 0) == RecordSpan(0, 33, 0, 1)
 
 
 MEMBERS = [[[50, 90, 130], [2, 3, 7]], [[38], [0]], [[], []]]
@@ -91,7 +91,7 @@ def test_an_index_of_members_is_read_back(opened, kind, first):
     assert index.gaps.tolist() == GAPS
     assert [index.ends(s).tolist() for s in range(3)] == [ends for ends, _ in MEMBERS]
     assert [index.num_records(s) for s in range(3)] == [7, 0, 0]
-    assert [index.place(0, k) for k in range(7)] == [
+    assert [index.locate(0, k) for k in range(7)] == [
         RecordSpan(first, 50, 0, 2),
         RecordSpan(first, 50, 1, 2),
         RecordSpan(50, 90, 0, 1),
@@ -102,7 +102,7 @@ def test_an_index_of_members_is_read_back(opened, kind, first):
 @pytest.mark.parametrize(("shard", "place"), [(0, 7), (0, -1), (1, 0), (2, 0), (3, 0)])
 def test_a_record_that_is_in_no_member_is_an_error_of_the_index(opened, shard, place):
     with pytest.raises(ManifestError, match=r"no (shard|record)"):
-        opened(build_members(MEMBERS, 1)).place(shard, place)
+        opened(build_members(MEMBERS, 1)).locate(shard, place)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_record_that_is_in_no_member_is_an_error_of_the_index(opened, shard, p
 def test_an_index_of_members_that_goes_back_is_not_believed(opened, ends, records, position):
     index = opened(build_members([[ends, records]], 1))
     try:
-        place = index.place(0, position)
+        place = index.locate(0, position)
     except ManifestError:
         return
     assert 0 <= place.begin < place.end
@@ -134,7 +134,7 @@ def test_every_other_size_of_an_index_of_members_is_refused(opened):
 @pytest.mark.parametrize(("shard", "place"), [(1, 0), (0, 3), (0, -1), (3, 0), (-1, 0), (9, 9)])
 def test_a_record_that_is_not_in_it_is_an_error_of_the_index(opened, shard, place):
     with pytest.raises(ManifestError, match=r"no (shard|record)"):
-        opened(build()).place(shard, place)
+        opened(build()).locate(shard, place)
 
 
 def test_an_index_of_nothing(opened):

@@ -202,7 +202,7 @@ def test_gaps_that_even_out_between_shards_do_not_pass():
     """The same number of records, in shards that the law does not give them to."""
     data = json.loads(make(gaps=()).dumps())
     data["shards"]["records"] = [3, 4, 3]
-    with pytest.raises(ManifestError, match="shard 0 has 3 records, the law gives 4"):
+    with pytest.raises(ManifestError, match="shard 0 has 3 records, the assignment gives 4"):
         parse_manifest(canonical.dumps(data))
 
 

@@ -102,7 +102,7 @@ def test_compression_decides_what_names_end_in():
 @pytest.mark.parametrize("out", ["train@2.gz", "train@2.tfrecord.gz", "train.gz"])
 @pytest.mark.parametrize("compression", ["none", "zlib"])
 def test_a_name_and_an_option_that_contradict_each_other(out, compression):
-    with pytest.raises(OptionError, match=f"gzip shards and compression= for {compression}"):
+    with pytest.raises(OptionError, match=f"gzip shards, but compression= says {compression}"):
         parse_output(out, 2, compression)
 
 

@@ -234,7 +234,7 @@ def test_without_a_policy_the_error_says_what_would_do():
     told = f"{caught.value} {caught.value.hint}"
     assert "1,000 records for 7 ranks" in told
     assert "994 or 1,001 records, or 5 or 8 ranks" in told
-    assert "'drop' (leaves 6 records out)" in told
+    assert "'drop' (omits 6 records)" in told
     assert "'pad' (adds 1 sample with is_pad=True)" in told
     assert "'wrap' (1 record comes twice)" in told
     assert caught.value.exit_code == 2
@@ -305,9 +305,9 @@ def test_a_token_survives_json():
 
 def test_a_token_of_another_dataset_is_refused():
     token = Token(1, 0, 5, 10, "a" * 64)
-    with pytest.raises(RunChanged, match="10 records then, 11 now"):
+    with pytest.raises(RunChanged, match="it had 10 records, now 11"):
         token.check(11, "a" * 64)
-    with pytest.raises(RunChanged, match=r"identity a{16}\.\.\. then, b{16}\.\.\. now"):
+    with pytest.raises(RunChanged, match=r"identity was a{16}\.\.\., now b{16}\.\.\."):
         token.check(10, "b" * 64)
 
 
@@ -324,7 +324,7 @@ def test_a_token_of_another_dataset_is_refused():
 )
 def test_what_is_no_token_is_refused(change):
     data = Token(1, 0, 5, 10, "a").to_json()
-    with pytest.raises(OptionError, match="no state"):
+    with pytest.raises(OptionError, match="reader state is invalid"):
         Token.from_json({**data, **change})
-    with pytest.raises(OptionError, match="no state"):
+    with pytest.raises(OptionError, match="reader state is invalid"):
         Token.from_json({name: data[name] for name in data if name not in change})

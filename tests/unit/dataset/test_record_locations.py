@@ -14,10 +14,10 @@ from shardwriter.dataset.record_locations import AssignedLocations, InterleavedL
 def together(places):
     """All places, asked for in three ways that have to agree."""
     numbers = np.arange(places.num_records)
-    shards, positions = places.places(numbers)
+    shards, positions = places.locate_many(numbers)
     found = list(zip(shards.tolist(), positions.tolist(), strict=True))
-    assert [places.place(record) for record in range(places.num_records)] == found
-    backwards = places.places(numbers[::-1].copy())
+    assert [places.locate(record) for record in range(places.num_records)] == found
+    backwards = places.locate_many(numbers[::-1].copy())
     assert list(zip(*(part.tolist() for part in backwards), strict=True)) == found[::-1]
     return found
 
@@ -63,12 +63,12 @@ def test_many_records_and_many_gaps():
     places = AssignedLocations(num_shards, gaps, num_items - len(gaps))
     records = np.append(rng.integers(0, places.num_records, 500), [0, places.num_records - 1])
     items = places.source_index(records)
-    shards, positions = places.places(records)
+    shards, positions = places.locate_many(records)
     one_by_one = Gaps(gaps, num_shards)
     for i, record in enumerate(records.tolist()):
         assert items[i] == one_by_one.source_index(record)
         place = items[i] % num_shards, one_by_one.position(int(items[i]))
-        assert (shards[i], positions[i]) == place == places.place(record)
+        assert (shards[i], positions[i]) == place == places.locate(record)
 
 
 def test_many_shards_of_many_lengths():
@@ -76,17 +76,17 @@ def test_many_shards_of_many_lengths():
     counts = rng.permutation(50_000)
     places = InterleavedLocations(counts)
     last = places.num_records - 1
-    assert places.place(last) == (int(np.argmax(counts)), 49_998)
-    shards, positions = places.places(np.sort(rng.integers(0, last + 1, 1000)))
+    assert places.locate(last) == (int(np.argmax(counts)), 49_998)
+    shards, positions = places.locate_many(np.sort(rng.integers(0, last + 1, 1000)))
     assert (positions < counts[shards]).all()
     assert (np.diff(positions) >= 0).all()
     for shard, position in zip(shards[:20].tolist(), positions[:20].tolist(), strict=True):
         before = int(np.minimum(counts, position).sum() + (counts[:shard] > position).sum())
-        assert places.place(before) == (shard, position)
+        assert places.locate(before) == (shard, position)
 
 
 @pytest.mark.parametrize("counts", [[], [0], [0, 0, 0]])
 def test_nothing(counts):
     places = InterleavedLocations(counts)
     assert places.num_records == 0
-    assert [len(part) for part in places.places(np.zeros(0, np.int64))] == [0, 0]
+    assert [len(part) for part in places.locate_many(np.zeros(0, np.int64))] == [0, 0]

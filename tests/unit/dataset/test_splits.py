@@ -122,26 +122,26 @@ def test_what_is_said_is_understood(text, names, fractions, num_shards):
     ("text", "says"),
     [
         ("train=0.9,val=0.2", "sum to 1.1"),
-        ({"a": 1 / 3, "b": 2 / 3}, "sum to 0.9999999999999999, and"),
+        ({"a": 1 / 3, "b": 2 / 3}, "sum to 0.9999999999999999, not"),
         ("train=0.9", "sum to 0.9"),
         ("train=0.9,val", "'val' has no fraction"),
         ("train=1.5,val=-0.5", "a decimal above 0"),
         ("train=1,val=0", "a decimal above 0"),
         ("train=nan,val=0.1", "a decimal above 0"),
         ("train=1e0", "a decimal above 0"),
-        ("train=0.5,train=0.5", "is there twice"),
+        ("train=0.5,train=0.5", "is given twice"),
         ("train=0.9@0,val=0.1", "N is a number"),
-        ("train@16@2", "names no split"),
-        ("train=0.9=0.1", "names no split"),
-        ("", "names no split"),
-        ("train,,val", "names no split"),
+        ("train@16@2", "has no split name"),
+        ("train=0.9=0.1", "has no split name"),
+        ("", "has no split name"),
+        ("train,,val", "has no split name"),
         ("a/b=1", "can not be the name of a split"),
         ("..=1", "can not be the name of a split"),
         ("source=1", "can not be the name of a split"),
         ("source,val", "can not be the name of a split"),
-        ({}, "names no split"),
+        ({}, "has no split name"),
         (7, "split is of type int"),
-        (",".join(f"s{i}" for i in range(300)), "more than 255"),
+        (",".join(f"s{i}" for i in range(300)), "the limit is 255"),
     ],
 )
 def test_what_can_not_be_understood_is_refused(text, says):
@@ -178,7 +178,7 @@ def test_the_outputs_of_splits(out, more, notations):
 
 
 def test_a_tfds_folder_of_splits_has_no_n():
-    with pytest.raises(OptionError, match="the folder of datasets"):
+    with pytest.raises(OptionError, match="a folder for datasets"):
         split_outputs("d/train@4", {}, None, None, ["a"], tfds="demo:1.0.0")
 
 

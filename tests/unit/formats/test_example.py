@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwriter.errors import FeatureError, WireError
-from shardwriter.formats.example import UNSET, decode_example, encode_example, payload_kind
+from shardwriter.formats import UNSET, decode_example, encode_example, payload_kind
 from shardwriter.formats.varint import decode_varints, encode_varint, encode_varints, varint_sizes
 
 QUICK = settings(deadline=None, max_examples=200)
@@ -287,14 +287,14 @@ loop.append(loop)
         (np.longdouble("1e400"), None, "too large for float32"),
         (10**400, "float", "too large for float32"),
         ([10**400], "float", "too large for float32"),
-        (2.0, "int64", "float, and the plan says int64"),
-        ([1, 2.0], "int64", "plan says int64"),
-        (np.array([2.0]), "int64", "float64 values, and the plan says int64"),
-        ("2", "int64", "str, and the plan says int64"),
-        (["2"], "float", "str, and the plan says float"),
-        (1, "bytes", "int, and the plan says bytes"),
-        (np.zeros(2, np.uint8), "bytes", "uint8 values, and the plan says bytes"),
-        (1, "int", "plan says 'int'"),
+        (2.0, "int64", "float, but the schema says int64"),
+        ([1, 2.0], "int64", "schema says int64"),
+        (np.array([2.0]), "int64", "float64 values, but the schema says int64"),
+        ("2", "int64", "str, but the schema says int64"),
+        (["2"], "float", "str, but the schema says float"),
+        (1, "bytes", "int, but the schema says bytes"),
+        (np.zeros(2, np.uint8), "bytes", "uint8 values, but the schema says bytes"),
+        (1, "int", "schema says 'int'"),
         ("\ud800", None, "surrogate"),
         (["a", "\udcff"], None, "surrogate"),
         (np.array([b"a"]), None, "bytes8 values"),

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwriter.errors import WireError
-from shardwriter.formats.example import UNSET, decode_example, encode_example, payload_kind
+from shardwriter.formats import UNSET, decode_example, encode_example, payload_kind
 from shardwriter.formats.example_columns import (
     decode_columns,
-    decode_plain_columns,
     decode_plain_parts,
     in_rows,
     read_batch,
+    to_columns,
 )
 from shardwriter.formats.example_wire import decode_plain_example
 from shardwriter.schema.decode import ExampleDecoder
@@ -59,9 +59,10 @@ def same(a, b):
     ),
     repeat=st.integers(1, 8),
 )
-def test_what_is_read_together_is_what_is_read_alone(rows, repeat):
+def test_batch_decoding_equals_single_decoding(rows, repeat):
     payloads = [encode_example(row) if isinstance(row, dict) else row for row in rows] * repeat
-    columns, plain = decode_plain_columns(payloads)
+    parts, plain = decode_plain_parts(payloads)
+    columns = to_columns(parts, len(payloads))
     cells = {name: list(in_rows(column)) for name, column in columns.items()}
     for row, payload in enumerate(payloads):
         found = {name: values[row] for name, values in cells.items() if values[row] is not None}
@@ -75,7 +76,7 @@ def test_what_is_read_together_is_what_is_read_alone(rows, repeat):
             assert same(UNSET if value is None else value, found[name])
 
 
-def test_nearly_all_mixed_rows_are_read_together():
+def test_mixed_rows_are_decoded_as_a_batch():
     rows = []
     for i in range(200):
         row = {"id": i * 1000, "text": "x" * (i % 200), "list": [1] * (i % 4 + 1), "float": 0.5}
@@ -103,18 +104,19 @@ def test_entries_come_in_any_order(order):
             entries.reverse()
         body = b"".join(entries)
         payloads.append(bytes([0x0A, len(body)]) + body)
-    columns, plain = decode_plain_columns(payloads)
+    parts, plain = decode_plain_parts(payloads)
+    columns = to_columns(parts, len(payloads))
     assert plain.all()
     assert columns["a"][:, 0].tolist() == list(range(40))
     assert list(columns["bb"]) == [b"text %d" % i for i in range(40)]
     assert columns["c"].shape == (40, 2)
 
 
-def test_a_name_that_comes_twice_is_left_to_those_who_know_the_rule():
+def test_a_repeated_name_is_decoded_one_by_one():
     once, other = (encode_example({"a": i})[2:] for i in (1, 2))
     payload = bytes([0x0A, len(once + other)]) + once + other
     assert decode_plain_example(payload) is None
-    _, plain = decode_plain_columns([payload] * 20)
+    _, plain = decode_plain_parts([payload] * 20)
     assert not plain.any()
     assert decode_columns([payload] * 20)["a"][:, 0].tolist() == [2] * 20
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwriter.errors import FeatureError, WireError
-from shardwriter.formats.example import UNSET, decode_example, encode_example
+from shardwriter.formats import UNSET, decode_example, encode_example
 from shardwriter.formats.example_columns import Column, decode_columns, encode_columns
 
 QUICK = settings(deadline=None, max_examples=150)
@@ -141,7 +141,7 @@ def test_no_columns_no_rows():
         (np.array([b"a", b"b"]), "numpy bytes"),
         (np.array(["2020-01-01"] * 2, "M8[D]"), "datetime64"),
         (np.ma.masked_array([1, 2], [False, True]), r"masked.*row 1"),
-        ([1, 2, 3], "3 rows, and 2"),
+        ([1, 2, 3], "3 rows, but 2"),
         ("ab", "a column is of type str"),
         (3, "a column is of type int"),
         (np.array(3), "0-d"),

@@ -23,14 +23,14 @@ def test_frames_are_cut_in_any_order(few, payloads, random):
     data, begins, ends = joined(payloads)
     order = np.array(random.sample(range(len(payloads)), len(payloads)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frame_block, "_FEW", few)
+        patch.setattr(frame_block, "_MIN_ARRAY_FRAMES", few)
         cut = parse_frames(data, begins[order], ends[order], check=True)
     assert cut == [payloads[number] for number in order]
 
 
 @pytest.mark.parametrize("few", [0, 1000])
 def test_any_changed_byte_is_found(monkeypatch, few):
-    monkeypatch.setattr(frame_block, "_FEW", few)
+    monkeypatch.setattr(frame_block, "_MIN_ARRAY_FRAMES", few)
     payloads = [b"", b"one", b"three", b"x" * 30]
     data, begins, ends = joined(payloads)
     for at in range(len(data)):
@@ -48,7 +48,7 @@ def test_any_changed_byte_is_found(monkeypatch, few):
 
 @pytest.mark.parametrize("few", [0, 1000])
 def test_offsets_that_can_not_be_are_no_frames(monkeypatch, few):
-    monkeypatch.setattr(frame_block, "_FEW", few)
+    monkeypatch.setattr(frame_block, "_MIN_ARRAY_FRAMES", few)
     data, begins, ends = joined([b"a" * 20, b"b" * 20])
     for wrong_begins, wrong_ends in [
         (begins - 1, ends),

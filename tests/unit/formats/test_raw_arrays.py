@@ -158,7 +158,7 @@ def test_bytes_of_another_size_are_an_error(tmp_path):
 
 
 def test_the_plan_of_a_list_takes_no_raw_array():
-    with pytest.raises(FeatureError, match="plan says int64"):
+    with pytest.raises(FeatureError, match="schema says int64"):
         sw.encode_example({"x": sw.raw(np.zeros(2))}, {"x": "int64"})
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats import UNSET, encode_example
 from shardwriter.formats.record_kinds import KINDS, describe_kinds, record_kind
 from shardwriter.formats.tfrecord_reader import read_records
 
@@ -164,9 +164,9 @@ def test_every_other_kind_has_its_word(kind: str) -> None:
     (note,) = describe_kinds({kind: 1200})
     assert note.startswith("all 1,200 records are ")
     (note,) = describe_kinds({kind: 1}, is_sample=True)
-    assert note.startswith(f"the only record that was looked at is no Example ({kind}): ")
+    assert note.startswith(f"the only record examined is not an Example ({kind}): ")
     (note,) = describe_kinds({kind: 1, "Example": 2})
-    assert note.startswith("1 of 3 records is no Example (1 ")
+    assert note.startswith("1 of 3 records is not an Example (1 ")
 
 
 def test_mixtures() -> None:
@@ -177,6 +177,5 @@ def test_mixtures() -> None:
     )
     (note,) = describe_kinds({"text": 1, "json": 2}, is_sample=True)
     assert note == (
-        "3 records that were looked at are of several kinds (2 JSON, 1 text), "
-        "and none is an Example"
+        "3 records examined are of several kinds (2 JSON, 1 text), and none is an Example"
     )

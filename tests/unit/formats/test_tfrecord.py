@@ -267,7 +267,7 @@ def test_the_second_argument_is_that_of_tensorflow(kind, options, tmp_path):
 def test_another_compression_is_refused_before_the_file_is_emptied(options, tmp_path):
     path = tmp_path / "x.tfrecord"
     path.write_bytes(b"precious")
-    with pytest.raises(OptionError, match="no compression of a TFRecord file"):
+    with pytest.raises(OptionError, match="not a compression of TFRecord files"):
         TFRecordWriter(path, options)
     assert path.read_bytes() == b"precious"
 

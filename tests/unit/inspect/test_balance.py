@@ -72,5 +72,5 @@ def test_the_worst_of_several_sets() -> None:
 
 
 def test_numbers_that_do_not_go_with_the_shards_are_refused() -> None:
-    with pytest.raises(ValueError, match="1 shards, and numbers of 2"):
+    with pytest.raises(ValueError, match="1 shards, but 2 numbers"):
         balance_json(["a"], [1, 2], [1])

@@ -20,9 +20,9 @@ from shardwriter.inspect.baseline import (
     compare,
     few,
     load_baseline,
-    share_moved,
+    mix_distance,
 )
-from shardwriter.inspect.stats import SCHEMA
+from shardwriter.inspect.document import SCHEMA
 
 
 def differ(old: dict[str, Any], new: dict[str, Any]) -> list[Difference]:
@@ -112,7 +112,7 @@ def test_labels() -> None:
     assert only(old, labels(a=500, b=500)) == (
         "label-gone",
         "fail",
-        "no record has label 'c' any more",
+        "no record has label 'c' now",
     )
     assert only(labels(a=500, b=498, c=2), labels(a=500, b=500))[:2] == ("label-gone", "note")
     assert only(old, labels(a=500, b=489, c=10, d=1)) == (
@@ -139,14 +139,14 @@ def test_two_draws_of_one_mix_have_not_moved(seed: int, num_labels: int, count: 
     shares = rng.dirichlet(np.ones(num_labels))
     old, new = (rng.multinomial(count, shares) for _ in range(2))
     mixes = [{str(k): int(n) for k, n in enumerate(counts)} for counts in (old, new)]
-    moved, limit = share_moved(*mixes)
+    moved, limit = mix_distance(*mixes)
     assert moved <= limit
-    assert share_moved(mixes[0], mixes[0])[0] == 0
+    assert mix_distance(mixes[0], mixes[0])[0] == 0
 
 
 def test_half_of_a_mix_has_moved() -> None:
-    assert share_moved({"a": 1000}, {"a": 500, "b": 500})[0] == pytest.approx(0.5)
-    assert share_moved({}, {"a": 1})[0] == 0
+    assert mix_distance({"a": 1000}, {"a": 500, "b": 500})[0] == pytest.approx(0.5)
+    assert mix_distance({}, {"a": 1})[0] == 0
 
 
 # -- features --------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_values_that_moved() -> None:
     wide = (NORMAL - 5) * 2 + 5
     kind, severity, detail = only(values(NORMAL), values(wide))
     assert (kind, severity) == ("values", "fail")
-    assert detail.startswith("another distribution: ")
+    assert detail.startswith("the distribution changed: ")
     assert only(values([3.0] * 100), values([4.0] * 100))[0] == "values-mean"
     assert differ(values([3.0] * 100), values([3.0] * 90)) == []
     flipped = [0] * 400 + [1] * 600
@@ -311,7 +311,7 @@ def test_images() -> None:
     assert only(old, x(images=images({"jpeg": 999, "png": 1}))) == (
         "image-format",
         "fail",
-        "images of format 'png', were 'jpeg' only",
+        "images of format 'png', was only 'jpeg'",
     )
     assert only(old, x(images=None))[:2] == ("image-format", "fail")
     both = x(images=images({"jpeg": 500, "png": 500}))
@@ -367,7 +367,7 @@ def test_a_baseline_of_another_shape_is_refused(where: tuple[str, ...], value: A
     for key in where[:-1]:
         inner = inner[key]
     inner[where[-1]] = value
-    with pytest.raises(OptionError, match="no report of shard-stats") as caught:
+    with pytest.raises(OptionError, match="not a report of shard-stats") as caught:
         compare(report, baseline)
     assert "$.sets[0]" in caught.value.message
 
@@ -375,11 +375,11 @@ def test_a_baseline_of_another_shape_is_refused(where: tuple[str, ...], value: A
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("no json", "is no JSON"),
-        ("[]", "no report of shard-stats"),
-        ('{"a": 1}', "no report of shard-stats"),
+        ("no json", "is not JSON"),
+        ("[]", "not a report of shard-stats"),
+        ('{"a": 1}', "not a report of shard-stats"),
         ('{"schema": "shardwriter.stats/2"}', "version 'shardwriter.stats/2'"),
-        ("[" * 100_000, "is no JSON"),
+        ("[" * 100_000, "is not JSON"),
     ],
 )
 def test_what_is_no_baseline(tmp_path: Path, text: str, message: str) -> None:
@@ -390,7 +390,7 @@ def test_what_is_no_baseline(tmp_path: Path, text: str, message: str) -> None:
     assert caught.value.path == str(path)
     assert caught.value.hint
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(OptionError, match="is no JSON"):
+    with pytest.raises(OptionError, match="is not JSON"):
         load_baseline(path)
     path.unlink()
     with pytest.raises(OptionError, match="can not be read: No such file"):

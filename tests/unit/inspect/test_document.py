@@ -13,8 +13,8 @@ import pytest
 from report_json import FEATURES, full_report, report_json
 
 import shardwriter as sw
+from shardwriter.inspect.document import SCHEMA
 from shardwriter.inspect.split_policies import PlanOptions
-from shardwriter.inspect.stats import SCHEMA
 
 SCHEMA_FILE = files("shardwriter").joinpath("inspect", "stats.schema.json")
 SCHEMA_JSON = json.loads(SCHEMA_FILE.read_text("utf-8"))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats import UNSET, encode_example
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.inspect import feature_stats as features
 from shardwriter.inspect import sketches as distinct

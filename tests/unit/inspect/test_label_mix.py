@@ -153,7 +153,9 @@ def test_a_shard_with_too_much_of_a_label_is_named():
     assert worst["ratio"] == worst["count"] / worst["expected"] > 2
     assert worst["p_value"] < 1e-10
     assert {cell["path"] for cell in mix["deviating"]} == {"dir/s5"}
-    assert label_note(mix).startswith("labels are not dealt evenly: dir/s5 has label '7' of 'y' in")
+    assert label_note(mix).startswith(
+        "labels are not spread evenly: dir/s5 has label '7' of 'y' in"
+    )
 
 
 def test_a_label_that_comes_many_times_in_a_record_is_one_record():
@@ -177,7 +179,7 @@ def test_the_period_is_n():
     assert {(cell["shard_index"], cell["label"]) for cell in mix["deviating"] if cell["count"]} == {
         (s, str(s)) for s in range(8)
     }
-    assert "and 63 more such places" in label_note(mix)
+    assert "and 63 more deviations" in label_note(mix)
 
 
 def test_many_cells_are_counted_and_some_are_told():

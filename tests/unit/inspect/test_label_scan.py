@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from label_sets import scan_of
 
-from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats import UNSET, encode_example
 from shardwriter.formats.example_columns import decode_columns
 from shardwriter.inspect import label_scan
 from shardwriter.inspect.label_scan import LabelScan, sequence_limit
@@ -167,7 +167,7 @@ def test_the_sequence_is_bounded_and_small_when_sent():
 
 
 def test_scans_that_do_not_go_together_are_refused():
-    with pytest.raises(ValueError, match="do not go together"):
+    with pytest.raises(ValueError, match="can not be merged"):
         LabelScan("a").merge(LabelScan("b"))
-    with pytest.raises(ValueError, match="do not go together"):
+    with pytest.raises(ValueError, match="can not be merged"):
         LabelScan("a", 5).merge(LabelScan("a"))

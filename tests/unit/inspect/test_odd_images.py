@@ -83,7 +83,7 @@ ODD = {
 }
 REFUSED = {
     "empty.jpg": (b"", "the file is empty"),
-    "text.jpg": (b"not a picture\n", "no image that is known begins with b'not a pi'"),
+    "text.jpg": (b"not a picture\n", "not a known image format: the file begins with b'not a pi'"),
     "zero.png": (png_header(0, 30), "broken or cut off"),
     "zero.bmp": (bmp(0), "broken or cut off"),
     "cut.bmp": (bmp(30)[:20], "broken or cut off"),

@@ -683,7 +683,7 @@ def test_records_that_are_others_now_are_refused_and_nothing_is_published(tmp_pa
     damage_much(tmp_path / "bad")
     before = contents(tmp_path / "bad")
     for out in (tmp_path / "out", tmp_path / "bad"):
-        with pytest.raises(RunChanged, match="what was made is not what the manifest says"):
+        with pytest.raises(RunChanged, match="differs from the manifest"):
             repair(tmp_path / "bad", out, Numbers(1))
     assert contents(tmp_path / "bad") == before
     assert os.listdir(tmp_path / "out") == []
@@ -698,7 +698,7 @@ def test_an_iterator_that_can_be_read_once_is_refused(tmp_path):
 
 def test_without_a_manifest_only_a_full_write_will_do(tmp_path):
     foreign(tmp_path / "bad")
-    with pytest.raises(ManifestError, match="no manifest") as caught:
+    with pytest.raises(ManifestError, match="no usable manifest") as caught:
         repair(tmp_path / "bad", tmp_path / "out", ITEMS)
     assert "shardwriter write" in caught.value.hint
 
@@ -707,7 +707,7 @@ def test_what_is_left_of_a_dataset_is_not_remade_from_the_source(tmp_path):
     write(tmp_path / "bad")
     flip_payloads(tmp_path / "bad")
     repair(tmp_path / "bad", tmp_path / "left")
-    with pytest.raises(ManifestError, match="what a repair has left"):
+    with pytest.raises(ManifestError, match="result of a repair that lost records"):
         repair(tmp_path / "left", tmp_path / "out", ITEMS, label="label")
 
 
@@ -770,7 +770,7 @@ def test_an_unfinished_run_in_the_folder_is_not_discarded_unasked(tmp_path):
 def test_out_is_a_folder(out, tmp_path):
     write(tmp_path / "bad")
     (tmp_path / "file").touch()
-    with pytest.raises(OptionError, match="is no folder"):
+    with pytest.raises(OptionError, match="is not a folder"):
         repair(tmp_path / "bad", tmp_path / out)
 
 
@@ -850,16 +850,16 @@ def test_a_publication_that_stops_is_finished(number, source, tmp_path, monkeypa
 
 
 def test_a_file_that_changes_while_it_is_copied_is_noticed(tmp_path, monkeypatch):
-    from shardwriter.inspect import repair_shards as without_source
+    from shardwriter.inspect import repair_shards
 
     write(tmp_path / "bad")
-    copy = without_source.copy_shard
+    copy = repair_shards.copy_shard
 
     def changed(known, found, run):
         flip(Path(known.path(found.shard)), 100)
         return copy(known, found, run)
 
-    monkeypatch.setattr(without_source, "copy_shard", changed)
+    monkeypatch.setattr(repair_shards, "copy_shard", changed)
     with pytest.raises(StorageError, match="changed while it was copied"):
         repair(tmp_path / "bad", tmp_path / "out")
     assert os.listdir(tmp_path / "out") == []

@@ -1,11 +1,9 @@
-"""A scan says what reading frame by frame says, and hands on what is looked for in the records."""
+"""A scan finds what reading frame by frame finds, and passes payloads to the statistics."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import sys
-import types
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +22,7 @@ from shardwriter.inspect.scan import ScanOptions, scan_file
 
 
 class Payloads:
-    """Stands in for what looks at records: it keeps them, and None for each that was skipped."""
+    """A double of `PayloadStats` that records payloads, and None for each skipped record."""
 
     def __init__(self, features: bool, label: str | None, label_sequence: int) -> None:
         self.asked = features, label
@@ -45,13 +43,10 @@ class Payloads:
 
 @pytest.fixture(autouse=True)
 def doubles(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, content in {
-        "inspect.payloads": {"PayloadStats": Payloads},
-        "formats.record_kinds": {"record_kind": lambda payload: f"{len(payload)} bytes"},
-    }.items():
-        module = types.ModuleType(f"shardwriter.{name}")
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("shardwriter.inspect.scan.PayloadStats", Payloads)
+    monkeypatch.setattr(
+        "shardwriter.inspect.scan.record_kind", lambda payload: f"{len(payload)} bytes"
+    )
 
 
 def write(path: Path, data: bytes) -> str:

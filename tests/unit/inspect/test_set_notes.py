@@ -42,7 +42,7 @@ def test_files_that_follow_no_pattern_are_not_held_against_each_other(tmp_path: 
     assert sw.stats(str(tmp_path / "train_a.tfrecord")).notes == []
 
 
-def test_features_that_are_left_out_are_told_of(
+def test_features_without_statistics_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feature_stats, "MAX_FEATURES", 3)
@@ -50,4 +50,4 @@ def test_features_that_are_left_out_are_told_of(
         writer.write(encode_example(dict.fromkeys("vwxyz", 1)))
     report = sw.stats(str(tmp_path), features=True)
     assert sorted(report.to_json()["features"]) == ["v", "w", "x"]
-    assert ["names come first" in note for note in report.notes] == [True]
+    assert ["in alphabetical order" in note for note in report.notes] == [True]

@@ -16,20 +16,20 @@ import shardwriter as sw
 from shardwriter.inspect.label_mix import label_mix, table_of_manifest, table_of_scans
 from shardwriter.inspect.label_scan import MAX_SEQUENCE, LabelScan
 from shardwriter.inspect.shuffle import (
-    draws_moments,
+    draw_moments,
     find_period,
-    in_turn,
-    one_after_the_other,
+    interleaved_order,
     runs_moments,
+    sequential_order,
     shuffle_by_label,
     shuffle_by_order,
     shuffle_note,
 )
 
 
-def judged(scans, *, has_law=True):
+def judged(scans, *, round_robin=True):
     mix = label_mix(table_of_scans(scans), shards(len(scans)))
-    shuffle = shuffle_by_label(scans, mix, has_law=has_law)
+    shuffle = shuffle_by_label(scans, mix, round_robin=round_robin)
     json.dumps(shuffle, allow_nan=False)
     return shuffle
 
@@ -63,10 +63,10 @@ def test_moments_of_independent_draws():
     rng = np.random.default_rng(0)
     draws = rng.choice(3, (20_000, 21), p=counts / 10)
     same = (draws[:, 1:] == draws[:, :-1]).sum(axis=1)
-    mean, std = draws_moments(counts, 20)
+    mean, std = draw_moments(counts, 20)
     assert same.mean() == pytest.approx(mean, rel=0.02)
     assert same.std() == pytest.approx(std, rel=0.03)
-    assert draws_moments(np.zeros(3), 0) == (0.0, 0.0)
+    assert draw_moments(np.zeros(3), 0) == (0.0, 0.0)
 
 
 @given(st.lists(st.lists(st.integers(-1, 3), max_size=12), min_size=1, max_size=4))
@@ -84,7 +84,7 @@ def test_both_orders_are_what_reading_gives(files):
         for labels in files
         if t < len(labels) and labels[t] >= 0
     ]
-    for found, order in [(one_after_the_other(scans), in_row), (in_turn(scans), turns)]:
+    for found, order in [(sequential_order(scans), in_row), (interleaved_order(scans), turns)]:
         same = sum(a == b for a, b in pairwise(order))
         assert (found.num_pairs, found.num_same) == (max(0, len(order) - 1), same)
         assert found.expected == runs_moments(np.bincount(order or [0]).tolist())[0]
@@ -93,9 +93,9 @@ def test_both_orders_are_what_reading_gives(files):
 
 def test_what_is_not_kept_in_order_is_left_out():
     scans = [scan_of([0] * 100, 20), scan_of([1] * 30, 20), scan_of([2] * 5, 20)]
-    assert in_turn(scans).num_pairs == 20 + 20 + 5 - 1
-    assert one_after_the_other(scans).num_pairs == 134
-    assert one_after_the_other(scans).num_same == 132
+    assert interleaved_order(scans).num_pairs == 20 + 20 + 5 - 1
+    assert sequential_order(scans).num_pairs == 134
+    assert sequential_order(scans).num_same == 132
 
 
 @pytest.mark.parametrize("period", [2, 3, 17, 500])
@@ -147,9 +147,9 @@ def test_enough_random_labels_are_shuffled(num_labels):
     [
         ([0, 1] * 5, "too few records"),
         ([0, 0, 0, 1, 1, 1], "too few records"),
-        (list(range(1000)), "too few records of each label"),
+        (list(range(1000)), "too few records per label"),
         ([4] * 1000, "all records have one label"),
-        ([0] * 3000 + [1], "too few records of each label"),
+        ([0] * 3000 + [1], "too few records per label"),
     ],
 )
 def test_too_little_to_tell(labels, why):
@@ -210,8 +210,8 @@ def test_labels_that_alternate_in_long_pieces():
     shuffle = shuffle_of(np.concatenate(pieces), 1)
     assert shuffle["same_neighbours"] < shuffle["expected_same"]
     assert shuffle["verdict"] == "clustered"
-    assert "256 records in a row have 2.0 different labels" not in shuffle["detail"]
-    assert "256 records in a row have" in shuffle["detail"]
+    assert "256 consecutive records have 2.0 distinct labels" not in shuffle["detail"]
+    assert "256 consecutive records have" in shuffle["detail"]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_period(period, num_shards, better):
     assert shuffle["period"] == period
     if better is None:
         assert (shuffle["remedy"], shuffle_note(shuffle)) == (None, None)
-        assert "every shard has its share" in shuffle["detail"]
+        assert "every shard has the same label mix" in shuffle["detail"]
     else:
         assert f"such as {better}; until then read all 8 shards at once" in shuffle["remedy"]
         mended = shuffle_of(np.arange(6000) % period, better)
@@ -255,7 +255,7 @@ def test_classes_dealt_in_turn_in_random_order():
 
 
 def test_files_of_one_class_each_are_mended_by_reading_them_in_turn():
-    shuffle = judged([scan_of([label] * 500) for label in range(6)], has_law=False)
+    shuffle = judged([scan_of([label] * 500) for label in range(6)], round_robin=False)
     assert shuffle["verdict"] == "sorted"
     assert verdicts(shuffle)["interleaved"] == "periodic"
     assert "reading all 6 shards at once (interleave with cycle_length=6)" in shuffle["remedy"]
@@ -264,7 +264,7 @@ def test_files_of_one_class_each_are_mended_by_reading_them_in_turn():
 def test_files_of_other_mixes_each_in_random_order():
     rng = np.random.default_rng(0)
     scans = [scan_of(rng.choice(2, 2000, p=[p, 1 - p])) for p in (0.3, 0.5, 0.7)]
-    shuffle = judged(scans, has_law=False)
+    shuffle = judged(scans, round_robin=False)
     assert shuffle["verdict"] == "clustered"
     assert shuffle["detail"] == "shards have labels in different shares"
     assert shuffle["remedy"]
@@ -284,7 +284,7 @@ def test_the_order_that_a_manifest_tells(tmp_path):
     by_key = sw.write(rows, tmp_path / "c@4", order="key", key="x", order_seed=3)
     found = [shuffle_by_order(m.order, {}, 4) for m in (plain, mixed, by_key)]
     assert [f["verdict"] for f in found] == ["unknown", "shuffled", "shuffled"]
-    assert "records stand in source order" in found[0]["detail"]
+    assert "records are in source order" in found[0]["detail"]
     assert "--label" in found[0]["remedy"]
     assert "seed 7" in found[1]["detail"]
     assert "hashes of their keys, with seed 3" in found[2]["detail"]
@@ -323,7 +323,7 @@ def test_sets_that_were_written(label, options, verdict, tmp_path):
     paths = paths_of(tmp_path, manifest)
     scans = scanned(paths, "y")
     mix = label_mix(table_of_scans(scans), paths)
-    shuffle = shuffle_by_label(scans, mix, has_law=True)
+    shuffle = shuffle_by_label(scans, mix, round_robin=True)
     assert shuffle["verdict"] == verdict
     assert bool(mix["num_deviating"]) is (verdict == "periodic")
     assert (shuffle_note(shuffle) is None) is (verdict in ("shuffled", "unknown"))

@@ -1,4 +1,4 @@
-"""Records and shards that are gone, found by what files of others say of them."""
+"""Missing records and shards, found by indexes and metadata of other tools beside the shards."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from shardwriter.formats.tfrecord import FRAME_BYTES
 from shardwriter.formats.tfrecord_reader import read_records
 from shardwriter.inspect.findings import Finding
 from shardwriter.inspect.sidecars import (
-    Found,
+    ScannedShard,
     Split,
+    check_tfds_folders,
+    compare_claims,
+    compare_set,
     first_wrong_frame,
     folder_notes,
-    hold_against_told,
-    hold_set,
-    judge_folders,
     known_ends,
+    read_claims,
     read_dataset_info,
     read_table,
-    read_told_counts,
     table_names,
 )
 from shardwriter.sources.shard_sets import find_shard_sets
@@ -46,7 +46,7 @@ def shard(folder: Path, index: int, name: str = "t", num_shards: int = 4) -> Pat
 
 
 def judge(*paths: Path, damaged: tuple[Path, ...] = ()) -> list[Finding]:
-    """Hold all sets of some paths against what is told of them."""
+    """Compare all sets of some paths with their sidecars."""
     findings = []
     for shard_set in find_shard_sets([str(path) for path in paths]):
         found = {}
@@ -54,8 +54,8 @@ def judge(*paths: Path, damaged: tuple[Path, ...] = ()) -> list[Finding]:
             num_records = sum(1 for _ in read_records(path, check="none"))
             with open_stream(path) as stream:
                 compression = stream.compression
-            found[path] = Found(num_records, compression, Path(path) in damaged)
-        findings += hold_against_told(read_told_counts(shard_set), found)
+            found[path] = ScannedShard(num_records, compression, Path(path) in damaged)
+        findings += compare_claims(read_claims(shard_set), found)
     return findings
 
 
@@ -91,8 +91,8 @@ def with_index(plain: Path) -> Path:
 def test_a_good_set_has_nothing_against_it(plain: Path) -> None:
     assert judge(plain / "t@4") == []
     (shard_set,) = find_shard_sets([str(plain)])
-    told = list(read_told_counts(shard_set))
-    assert [(t.by, t.num_records) for t in told] == [
+    claims = list(read_claims(shard_set))
+    assert [(claim.by, claim.num_records) for claim in claims] == [
         *(("index", n) for n in COUNTS),
         *(("idx", n) for n in COUNTS),
     ]
@@ -119,12 +119,12 @@ def test_all_records_are_missing(with_idx: Path) -> None:
     assert finding.detail.endswith("6 are missing at the end")
 
 
-def test_records_came_behind_the_last_that_is_told(with_idx: Path) -> None:
+def test_extra_records_behind_the_last_that_is_listed(with_idx: Path) -> None:
     path = shard(with_idx, 2)
     path.write_bytes(path.read_bytes() + path.read_bytes()[:FRAME])
     (finding,) = judge(with_idx)
     assert (finding.kind, finding.num_lost) == ("idx-count", 0)
-    assert finding.detail.endswith("says 6: 1 more than told")
+    assert finding.detail.endswith("says 6: 1 more than listed")
 
 
 def test_an_idx_of_other_content_names_its_first_wrong_record(with_idx: Path) -> None:
@@ -136,7 +136,7 @@ def test_an_idx_of_other_content_names_its_first_wrong_record(with_idx: Path) ->
     (finding,) = judge(with_idx / "t@4")
     assert (finding.kind, finding.record_index, finding.offset) == ("idx-offset", 2, 2 * FRAME)
     assert finding.path == str(shard(with_idx, 0))
-    assert "t.tfrecord-00000-of-00004.idx is of other content: record 2 at offset 232" in (
+    assert "t.tfrecord-00000-of-00004.idx does not match this file: record 2 at offset 232" in (
         finding.detail
     )
     sw.write([b"z" * 100, b"z"], other / "t@1", overwrite=True)
@@ -146,7 +146,7 @@ def test_an_idx_of_other_content_names_its_first_wrong_record(with_idx: Path) ->
     assert "(2 records, t.tfrecord-00000-of-00004.idx says 7)" in finding.detail
 
 
-def test_a_damaged_shard_is_left_to_its_defects(with_idx: Path) -> None:
+def test_counts_of_a_damaged_shard_are_not_compared(with_idx: Path) -> None:
     cut(shard(with_idx, 1), 6)
     assert judge(with_idx, damaged=(shard(with_idx, 1),)) == []
 
@@ -154,14 +154,14 @@ def test_a_damaged_shard_is_left_to_its_defects(with_idx: Path) -> None:
 def test_what_is_lost_with_missing_and_damaged_shards(with_idx: Path) -> None:
     shard(with_idx, 2).unlink()
     cut(shard(with_idx, 1), 3)
-    assert judge(with_idx, damaged=(shard(with_idx, 1),)) == []  # both have said so themselves
+    assert judge(with_idx, damaged=(shard(with_idx, 1),)) == []  # both are reported elsewhere
     (shard_set,) = find_shard_sets([str(with_idx)])
-    found = {path: Found(3, "none", True) for _, path in shard_set.shards}
-    held = hold_set(shard_set, found)
-    assert held.findings == []
-    assert held.expected == {str(shard(with_idx, i)): n for i, n in enumerate(COUNTS)}
+    found = {path: ScannedShard(3, "none", True) for _, path in shard_set.shards}
+    comparison = compare_set(shard_set, found)
+    assert comparison.findings == []
+    assert comparison.expected == {str(shard(with_idx, i)): n for i, n in enumerate(COUNTS)}
     Path(f"{shard(with_idx, 2)}.idx").unlink()
-    assert str(shard(with_idx, 2)) not in hold_set(shard_set, found).expected
+    assert str(shard(with_idx, 2)) not in compare_set(shard_set, found).expected
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_what_is_lost_with_missing_and_damaged_shards(with_idx: Path) -> None:
         (b"0 116\n116 15\n", "line 2 says offset 116 and 15 bytes"),
         (b"5 116\n", "line 1 says offset 5"),
         (b"0 116\n116", "its last line is cut off"),
-        (b"0 116\nx 116\n", "not of numbers alone: b'x'"),
-        (b"\x89PNG", "not of numbers alone"),
+        (b"0 116\nx 116\n", "it contains b'x'"),
+        (b"\x89PNG", "it contains b'\\x89'"),
         (b"0 99999999999999999999999\n", "line 1 says offset 0"),
         (b"0 9223372036854775807\n", "line 1 says offset 0"),
     ],
@@ -223,7 +223,9 @@ def test_a_loose_file_with_the_table_of_the_pypi_loader(tmp_path: Path, data_dir
 
 
 @pytest.mark.parametrize("source", ["with_idx", "with_index"])
-def test_a_table_tells_the_ends_of_a_cut_file(source: str, request: pytest.FixtureRequest) -> None:
+def test_a_table_gives_the_ends_of_a_truncated_file(
+    source: str, request: pytest.FixtureRequest
+) -> None:
     folder = request.getfixturevalue(source)
     path = shard(folder, 1)
     cut(path, 3)
@@ -259,11 +261,11 @@ def test_compressed_files_have_no_known_ends(tmp_path: Path) -> None:
 def test_the_first_wrong_frame(tmp_path: Path, sizes: list[int], data: st.DataObject) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"".join(_frame(size) for size in sizes))
-    told = list(sizes)
+    claimed = list(sizes)
     wrong = data.draw(st.none() | st.integers(0, len(sizes) - 1))
     if wrong is not None:
-        told[wrong] += data.draw(st.integers(1, 50))
-    ends = np.cumsum(np.array(told, np.uint64) + np.uint64(FRAME_BYTES))
+        claimed[wrong] += data.draw(st.integers(1, 50))
+    ends = np.cumsum(np.array(claimed, np.uint64) + np.uint64(FRAME_BYTES))
     assert first_wrong_frame(str(path), ends) == wrong
     more = np.concatenate((ends, ends[-1:] + np.uint64(20)))
     assert first_wrong_frame(str(path), more) == (len(sizes) if wrong is None else wrong)
@@ -318,7 +320,7 @@ def test_an_index_of_another_number_of_shards(with_index: Path) -> None:
     (with_index / "u.index").replace(with_index / "t.index")
     (finding,) = judge(with_index / "t")
     assert (finding.kind, finding.path) == ("index-broken", str(with_index / "t.index"))
-    assert finding.detail.startswith("it is of 2 shards, and these are 4")
+    assert finding.detail.startswith("it lists 2 shards, but this set has 4")
     (with_index / "t.index").write_bytes(b"SWINDEX1")
     (finding,) = judge(with_index / "t")
     assert finding.kind == "index-broken"
@@ -334,12 +336,12 @@ def tfds(tmp_path: Path) -> Path:
         sw.write([bytes([i]) * 100 for i in range(count)], folder / f"demo-{split}@4")
         (folder / f"demo-{split}.manifest.json").unlink()
         (folder / f"demo-{split}.index").unlink()
-    tell(folder)
+    write_info(folder)
     (folder / "features.json").write_text("{}")
     return folder
 
 
-def tell(folder: Path, **changes: Any) -> None:
+def write_info(folder: Path, **changes: Any) -> None:
     info = {
         "name": "demo",
         "fileFormat": "tfrecord",
@@ -364,18 +366,18 @@ def test_a_good_tfds_folder(tfds: Path) -> None:
     assert judge(tfds) == []
     sets = find_shard_sets([str(tfds)])
     assert len(sets) == 2
-    assert judge_folders(sets) == []
+    assert check_tfds_folders(sets) == []
     assert folder_notes(sets) == []
 
 
 def test_the_real_folder_of_trax(data_dir: Path) -> None:
     folder = data_dir / "google+trax/trax/data/testdata/para_crawl/ende/1.2.0"
     (shard_set,) = find_shard_sets([str(folder)])
-    (told,) = read_told_counts(shard_set)
-    assert (told.by, told.num_records, told.split) == ("tfds", 10, "train")
+    (claim,) = read_claims(shard_set)
+    assert (claim.by, claim.num_records, claim.split) == ("tfds", 10, "train")
     assert judge(folder) == []
-    assert judge_folders([shard_set]) == []
-    (finding,) = hold_against_told([told], {told.path: Found(9)})
+    assert check_tfds_folders([shard_set]) == []
+    (finding,) = compare_claims([claim], {claim.path: ScannedShard(9)})
     assert finding.detail == "9 records, dataset_info.json says 10: 1 is missing"
 
 
@@ -400,25 +402,25 @@ def test_swapped_lengths(tfds: Path) -> None:
 
 
 def test_another_number_of_shards(tfds: Path) -> None:
-    tell(tfds, splits=[{"name": "train", "shardLengths": [13, 13]}])
+    write_info(tfds, splits=[{"name": "train", "shardLengths": [13, 13]}])
     (finding,) = judge(tfds / "demo-train")
     assert finding.kind == "tfds-broken"
-    assert finding.detail.startswith("it has 2 shards of split 'train', and these are 4")
+    assert finding.detail.startswith("it lists 2 shards of split 'train', but this set has 4")
 
 
 def test_a_shard_of_no_records_is_there_or_missing(tfds: Path) -> None:
     shard(tfds, 3, "demo-test").unlink()
     sets = find_shard_sets([str(tfds)])
     assert [s.missing for s in sets] == [[3], []]
-    told = [t for t in read_told_counts(sets[0]) if t.shard_index == 3]
-    assert [t.num_records for t in told] == [0]
+    claims = [claim for claim in read_claims(sets[0]) if claim.shard_index == 3]
+    assert [claim.num_records for claim in claims] == [0]
 
 
 def test_a_split_without_any_file(tfds: Path) -> None:
     for path in tfds.glob("demo-test*"):
         path.unlink()
     sets = find_shard_sets([str(tfds)])
-    ((number, finding),) = judge_folders(sets)
+    ((number, finding),) = check_tfds_folders(sets)
     assert number == 0
     assert (finding.kind, finding.num_lost) == ("missing-shard", 3)
     assert finding.path == str(shard(tfds, 0, "demo-test"))
@@ -427,14 +429,14 @@ def test_a_split_without_any_file(tfds: Path) -> None:
 
 def test_a_split_that_was_not_asked_for_is_not_missed(tfds: Path) -> None:
     splits = [{"name": name, "shardLengths": [1]} for name in ("train", "test", "val")]
-    tell(tfds, splits=splits)
-    assert judge_folders(find_shard_sets([str(tfds / "demo-train")])) == []
-    assert len(judge_folders(find_shard_sets([str(tfds)]))) == 1
+    write_info(tfds, splits=splits)
+    assert check_tfds_folders(find_shard_sets([str(tfds / "demo-train")])) == []
+    assert len(check_tfds_folders(find_shard_sets([str(tfds)]))) == 1
 
 
 def test_files_by_the_name_of_another_dataset(tfds: Path) -> None:
-    tell(tfds, name="other")
-    findings = [finding for _, finding in judge_folders(find_shard_sets([str(tfds)]))]
+    write_info(tfds, name="other")
+    findings = [finding for _, finding in check_tfds_folders(find_shard_sets([str(tfds)]))]
     assert [f.kind for f in findings] == ["tfds-name"] * 2
     assert findings[0].detail == (
         "the dataset is called 'other' here and 'demo' in names of shards: TFDS looks for "
@@ -446,7 +448,7 @@ def test_compressed_shards_are_not_for_tfds(tmp_path: Path) -> None:
     sw.write([b"a" * 7] * 20, tmp_path / "demo-train@2", compression="gzip")
     template = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}.gz"
     entry = {"name": "train", "shardLengths": [10, 10], "filepathTemplate": template}
-    tell(tmp_path, splits=[entry])
+    write_info(tmp_path, splits=[entry])
     (finding,) = judge(tmp_path)
     assert finding.kind == "tfds-compression"
     assert finding.detail.startswith("gzip, as are 2 of 2 shards of split 'train'")
@@ -470,7 +472,7 @@ def test_a_broken_dataset_info_is_a_note(tfds: Path, text: str) -> None:
     (tfds / "dataset_info.json").write_text(text)
     sets = find_shard_sets([str(tfds)])
     assert judge(tfds) == []
-    assert judge_folders(sets) == []
+    assert check_tfds_folders(sets) == []
     ((number, note),) = folder_notes(sets)
     assert number == 0
     assert "dataset_info.json is not what TFDS writes" in note
@@ -479,7 +481,7 @@ def test_a_broken_dataset_info_is_a_note(tfds: Path, text: str) -> None:
 def test_without_features_json_tfds_reads_nothing(tfds: Path) -> None:
     (tfds / "features.json").unlink()
     ((_, note),) = folder_notes(find_shard_sets([str(tfds)]))
-    assert note.endswith("features.json is not there: TFDS can not read this folder")
+    assert note.endswith("features.json is missing: TFDS can not read this folder")
 
 
 def test_other_formats_and_templates() -> None:
@@ -490,11 +492,11 @@ def test_other_formats_and_templates() -> None:
 
 
 def test_splits_of_other_formats_are_left_alone(tfds: Path) -> None:
-    tell(tfds, fileFormat="array_record")
+    write_info(tfds, fileFormat="array_record")
     info = read_dataset_info(str(tfds))
     assert info is not None
     assert info.splits == ()
-    tell(tfds, splits=[{"name": "train", "statistics": {"numExamples": "26"}}])
+    write_info(tfds, splits=[{"name": "train", "statistics": {"numExamples": "26"}}])
     info = read_dataset_info(str(tfds))
     assert info is not None
     assert info.splits == ()

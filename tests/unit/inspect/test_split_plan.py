@@ -15,7 +15,7 @@ from shardwriter.cli import app
 from shardwriter.dataset.naming import parse_output
 from shardwriter.dataset.rank_partition import auto_num_shards, good_num_shards
 from shardwriter.errors import OptionError
-from shardwriter.inspect.split_plan import even_records, plan_json, trouble
+from shardwriter.inspect.split_plan import even_records, failing_policies, plan_json
 from shardwriter.inspect.split_policies import LIKELY, MAX_LISTED, POLICIES, PlanOptions
 from shardwriter.report.tables import plan_table, remedy_lines
 from shardwriter.writing import plan as sampling
@@ -93,7 +93,7 @@ def test_numbers_of_every_policy_agree_with_each_other(counts, options):
 
 
 @given(counts=COUNTS, options=OPTIONS)
-def test_whole_shards_are_dealt_as_the_frameworks_slice_them(counts, options):
+def test_whole_shards_are_assigned_as_the_frameworks_slice_them(counts, options):
     shards, world, lanes = shards_of(counts), options.world, options.num_lanes
     found = policies(counts, options)
     for rank in range(world):
@@ -108,13 +108,13 @@ def test_whole_shards_are_dealt_as_the_frameworks_slice_them(counts, options):
             assert found["torch-files"]["worker_samples"][rank][lane] == sum(map(len, files))
             if found["webdataset"]["error"] is None:
                 by_node = shards[rank::world][lane::lanes]
-                kept = batched([i for shard in by_node for i in shard], options)
-                assert found["webdataset"]["worker_samples"][rank][lane] == sum(map(len, kept))
+                batches = batched([i for shard in by_node for i in shard], options)
+                assert found["webdataset"]["worker_samples"][rank][lane] == sum(map(len, batches))
 
 
 @given(num_records=st.integers(1, 60), options=OPTIONS)
 def test_our_reader_does_what_the_format_says(num_records, options):
-    """F12: rank r has the draws q = t * W + r; q >= n is padding, or record q mod n."""
+    """Rank r reads the positions q = t * W + r; q >= n is padding, or record q mod n."""
     world, lanes, size = options.world, options.num_lanes, options.batch_size
     found = policies([num_records], options)
     turns = {"drop": num_records // world, "pad": -(-num_records // world)}
@@ -221,8 +221,8 @@ def test_all_multiples_of_the_readers_are_as_good_as_each_other(num_records, opt
     if max(turns) * options.num_readers > num_records:
         return
     for policy in POLICIES:
-        if policy.deals == "shards":
-            first, second = (plan[policy.policy] for plan in plans)
+        if policy.unit == "shards":
+            first, second = (plan[policy.name] for plan in plans)
             assert first["worker_samples"] == second["worker_samples"]
             assert first["error"] is None
 
@@ -232,7 +232,7 @@ def test_all_multiples_of_the_readers_are_as_good_as_each_other(num_records, opt
     [
         (even_records(104, 4), PlanOptions(3, 2, 8), "Use 6, 12 or 18 shards, not 4: a multiple"),
         (even_records(96, 12), PlanOptions(3, 2, 4), "12 shards suit 3 ranks x 2 workers"),
-        ([10, 20, 30, 40], PlanOptions(2, 2, 8), "hold 10 to 40 records: write them anew"),
+        ([10, 20, 30, 40], PlanOptions(2, 2, 8), "hold 10 to 40 records: rewrite them"),
         (even_records(5, 4), PlanOptions(3, 2), "no number of shards helps"),
         (even_records(33, 4), PlanOptions(4, 1, 8), "4 shards are a multiple of 4 ranks x 1"),
         (even_records(33, 4), PlanOptions(4, 1, 8), "drop incomplete batches (drop_last)"),
@@ -255,7 +255,7 @@ def test_advice_that_says_it_is_good_is_right(num_records, num_shards, options):
     assert suits == (not bad and num_records >= options.num_readers)
     if plan["advice"].startswith("Use ") and ", and " not in plan["advice"]:
         for good in plan["good_num_shards"]:
-            assert not trouble(even_records(num_records, good), options)
+            assert not failing_policies(even_records(num_records, good), options)
 
 
 @given(
@@ -267,7 +267,7 @@ def test_advice_that_says_it_is_good_is_right(num_records, num_shards, options):
 def test_the_chosen_number_is_that_of_a_write(num_records, record_bytes, world, workers):
     with pytest.MonkeyPatch.context() as patch:
         sampled = SimpleNamespace(mean_frame_bytes=record_bytes)
-        patch.setattr(sampling, "sample", lambda *_args, **_options: sampled)
+        patch.setattr(sampling, "sample_records", lambda *_args, **_options: sampled)
         selection = SimpleNamespace(
             num_items=num_records, options=SimpleNamespace(world=world, loader_workers=workers)
         )
@@ -327,7 +327,7 @@ def test_without_a_number_of_shards_the_size_of_records_chooses_it():
     assert plan["bytes"]["rank_bytes"] == 125_000 * 110_000
     assert plan["bytes"]["total_bytes"] == 110_000_000_000
     text = run("--records", 1_000_000, "--record-bytes", 110_000, "--world", 8).stdout
-    assert "@auto would make 552 shards of 199 MB" in text
+    assert "@auto gives 552 shards of 199 MB" in text
 
 
 @pytest.mark.parametrize(
@@ -361,18 +361,18 @@ def test_the_table_fits_80_columns(num_records, num_shards, options):
 
 
 def test_the_table_shows_the_likely_policies_unless_others_are_asked_for():
-    assert set(LIKELY) < {policy.policy for policy in POLICIES}
+    assert set(LIKELY) < {policy.name for policy in POLICIES}
     job = ("--records", 1000, "--shards", 6, "--world", 4)
 
     def shown(*options):
         done = run(*job, *options)
         assert done.exit_code == 0
-        titles = {policy.policy: f"{policy.framework} {policy.title} " for policy in POLICIES}
+        titles = {policy.name: f"{policy.framework} {policy.title} " for policy in POLICIES}
         lines = done.stdout.splitlines()
         return {name for name, title in titles.items() if any(x.startswith(title) for x in lines)}
 
     assert shown() == set(LIKELY)
-    assert "5 of 25 policies: what most training uses; --policy all shows all" in run(*job).stdout
+    assert "5 of 25 policies, the most used ones; --policy all shows all" in run(*job).stdout
     assert "6 would hang" in run(*job).stdout  # of all
     assert len(shown("--policy", "all")) == len(POLICIES)
     assert shown("--policy", "tf-files,dali-drop") == {"tf-files", "dali-drop"}

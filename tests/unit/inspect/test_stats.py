@@ -15,8 +15,9 @@ import shardwriter as sw
 from shardwriter.dataset.assignment import Gaps
 from shardwriter.errors import ManifestError, OptionError, SourceError
 from shardwriter.formats.tfrecord import FRAME_BYTES
+from shardwriter.inspect.document import Report
+from shardwriter.inspect.findings import Finding
 from shardwriter.inspect.scan import RecordSizes
-from shardwriter.inspect.stats import Finding, Report
 from shardwriter.writing.index_files import make_index
 
 COUNT, N = 26, 4
@@ -205,7 +206,7 @@ def test_uneven_shards_without_a_manifest_are_a_note(dataset: Path) -> None:
     cut(2 * FRAME)(shard(dataset, 1))
     report = sw.stats(str(dataset / "t"))
     assert report.num_defects == 0
-    assert "not dealt round-robin" in report.notes[0]
+    assert "not assigned round-robin" in report.notes[0]
 
 
 def test_a_manifest_that_is_none(dataset: Path) -> None:

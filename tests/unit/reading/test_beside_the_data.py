@@ -74,12 +74,12 @@ def test_a_retry_refuses_gaps_that_no_file_accounts_for(tmp_path):
     run = RunOptions(on_error="skip")
     sw.write(Numbers(), tmp_path / "t@1", map=fail, workers=1, run=run)
     path = tmp_path / "t.manifest.json"
-    told = json.loads(path.read_text())
-    told["num_items"] += 10**12
-    told["skipped"]["runs"].append([40, 10**12])
-    told["skipped"]["count"] += 10**12
-    told["metadata"]["retries"] = [{"items": [[8, 1]], "job": "x"}]  # no records are compared
-    path.write_text(canonical.dumps(told))
+    document = json.loads(path.read_text())
+    document["num_items"] += 10**12
+    document["skipped"]["runs"].append([40, 10**12])
+    document["skipped"]["count"] += 10**12
+    document["metadata"]["retries"] = [{"items": [[8, 1]], "job": "x"}]  # no records are compared
+    path.write_text(canonical.dumps(document))
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
     again = RunOptions(on_error="skip", retry_errors=True)
     with pytest.raises(ManifestError, match="items without a record"):
@@ -100,7 +100,7 @@ def test_an_index_that_is_a_fifo_is_not_waited_for(tmp_path):
     to_fifo(tmp_path / "t.index")
     with pytest.raises(StorageError, match="not a plain file"):
         open_index(str(tmp_path), manifest)
-    with pytest.raises(ManifestError, match="it is no plain file"):
+    with pytest.raises(ManifestError, match="it is not a regular file"):
         Index(tmp_path / "t.index")
     assert [item["n"] for item in sw.open(tmp_path / "t")] == list(range(40))
 
@@ -144,19 +144,19 @@ def test_a_growing_shard_with_another_name_is_begun_again(tmp_path):
 
 
 def test_a_shard_of_more_records_than_items_is_begun_again(tmp_path):
-    """Its index says the same, so only the number of items tells."""
+    """Its index says the same, so only the number of items differs."""
     run = stopped(tmp_path / "out", "gzip")
     huge = 2**62
     for path in (*run.glob("mark-*"), *run.glob("checkpoint-*")):
-        told = canonical.loads(path.read_bytes()[9:])
-        told["sealed"] = []
-        for row in told["growing"]:
+        document = canonical.loads(path.read_bytes()[9:])
+        document["sealed"] = []
+        for row in document["growing"]:
             data = (run / f"shard-{row[0]:05d}").read_bytes()
             row[1], row[4], row[6] = huge, len(data), 1
             rows = len(data).to_bytes(8, "little") + huge.to_bytes(8, "little")
             (run / f"index-{row[0]:05d}").write_bytes(rows)
             row[5] = crc32c(data)
-        path.write_bytes(signed(told))
+        path.write_bytes(signed(document))
     sw.write(Numbers(), tmp_path / "out" / "t@2", compression="gzip", workers=1, resume=True)
     sw.write(Numbers(), tmp_path / "whole" / "t@2", compression="gzip", workers=1)
     assert shards(tmp_path / "out") == shards(tmp_path / "whole")

@@ -114,7 +114,7 @@ def test_gz_in_the_name_is_enough(tmp_path: Path) -> None:
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
 
 
-def test_items_without_a_record_keep_their_places(tmp_path: Path, kind: Compression) -> None:
+def test_items_without_a_record_are_gaps(tmp_path: Path, kind: Compression) -> None:
     gone = {5, 6, 700}
     sw.write(
         features(2000),
@@ -144,7 +144,7 @@ def test_the_index_has_the_members_and_is_made_again(tmp_path: Path, kind: Compr
     assert [finding.kind for finding in sw.verify(str(tmp_path / "t")).findings] == ["index"]
     shown, notes = ids(tmp_path, 4321, 3)
     assert shown == [4321, 4322, 4323]
-    assert "index can not be used" in notes[0]
+    assert "index file can not be used" in notes[0]
     assert make_index(str(tmp_path / "t"))["num_records"] == ROWS
     assert (tmp_path / "t.index").read_bytes() == before
 
@@ -314,7 +314,7 @@ def test_what_only_plain_shards_have_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lost_readers_are_told(tmp_path: Path) -> None:
+def test_lost_readers_are_noted(tmp_path: Path) -> None:
     for compression, count in (("none", 0), ("gzip", 1), ("zlib", 2)):
         notes: list[str] = []
         out = tmp_path / f"{compression}@2"
@@ -347,7 +347,7 @@ def test_a_checkpoint_notes_whole_members(
         stream = gzip.decompress(data[:end]) if end else b""
         assert (written.stream_bytes, written.crc32c) == (len(stream), crc32c(stream))
         assert written.num_records == sum(
-            index.place(0, k).end <= end for k in range(index.num_records(0))
+            index.locate(0, k).end <= end for k in range(index.num_records(0))
         )
     assert len({written.file_bytes for written in noted}) > 1
 

@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 import shardwriter as sw
 from shardwriter.dataset.permutation import Permutation
 from shardwriter.errors import OptionError, SourceChanged, UnequalSteps, WireError
-from shardwriter.reading import dataset as core
 from shardwriter.reading import dataset as dataset_module
-from shardwriter.sources import shard_records as pieces
+from shardwriter.sources import shard_records
 from shardwriter.storage import open_files as file_pool
 
 N = 103
 GONE = (4, 5, 60)
-KEPT = [i for i in range(N) if i not in GONE]
+IDS = [i for i in range(N) if i not in GONE]
 
 
 @pytest.fixture(scope="module", params=["none", "gzip", "zlib"])
@@ -73,26 +72,26 @@ def replace_bytes(path, at, new):
 
 def test_examples_have_the_types_that_were_written(data):
     example = data[10]
-    assert example["id"] == KEPT[10]
+    assert example["id"] == IDS[10]
     assert example["id"].dtype == np.int64
     assert example["x"].shape == (2, 3)
     assert example["x"].dtype == np.float32
-    assert example["s"] == f"n{KEPT[10]}"
+    assert example["s"] == f"n{IDS[10]}"
     assert list(example) == list(next(iter(data[10:])))
 
 
 def test_payloads_are_the_bytes_that_were_written(data, folder):
     raw = data.raw()
     assert raw[7] == data.payloads([7])[0]
-    assert sw.decode_example(raw[7])["id"][0] == KEPT[7]
+    assert sw.decode_example(raw[7])["id"][0] == IDS[7]
     assert list(raw) == list(sw.open(folder / "t", decode=False)) == data.payloads(range(100))
-    assert ids(raw.decoded()) == KEPT
+    assert ids(raw.decoded()) == IDS
 
 
 def test_indices_are_those_of_a_list(data):
-    assert len(data) == len(KEPT)
+    assert len(data) == len(IDS)
     for row in (0, 50, -1, -100, np.int64(3), True):
-        assert data[row]["id"] == KEPT[row]
+        assert data[row]["id"] == IDS[row]
     for row in (100, -101, np.uint8(200)):
         with pytest.raises(IndexError, match=f"record {row} of 100"):
             data[row]
@@ -107,8 +106,8 @@ def test_indices_are_those_of_a_list(data):
     with pytest.raises(IndexError, match="int64"):
         data[[0.5]]
     assert ids(data[[]]) == []
-    assert ids(data[np.arange(100) % 50 == 3]) == [KEPT[3], KEPT[53]]
-    assert data.__getitems__([3, 1, 1, -1])[2]["id"] == KEPT[1]
+    assert ids(data[np.arange(100) % 50 == 3]) == [IDS[3], IDS[53]]
+    assert data.__getitems__([3, 1, 1, -1])[2]["id"] == IDS[1]
 
 
 _ROWS = st.integers(-130, 130) | st.none()
@@ -152,7 +151,7 @@ def taken(view, model, pads, step):
 
 @given(st.lists(_STEPS, max_size=4), st.randoms())
 def test_views_of_views_are_what_lists_of_lists_are(folder, steps, random):
-    view, model, pads = sw.open(folder / "t"), KEPT, [False] * len(KEPT)
+    view, model, pads = sw.open(folder / "t"), IDS, [False] * len(IDS)
     for step in steps:
         view, model, pads = taken(view, model, pads, step)
     has_pads = any(step[2:3] == ("pad",) for step in steps if not isinstance(step, slice))
@@ -185,7 +184,7 @@ def test_views_of_views_are_what_lists_of_lists_are(folder, steps, random):
 def test_a_split_needs_a_policy_where_it_does_not_divide(data):
     with pytest.raises(UnequalSteps, match="100 records for 3 ranks"):
         data.split(0, 3)
-    assert ids(data.split(1, 4)) == KEPT[1::4]
+    assert ids(data.split(1, 4)) == IDS[1::4]
     with pytest.raises(OptionError):
         data.split(3, 3)
     with pytest.raises(OptionError, match="seed is -1"):
@@ -194,7 +193,7 @@ def test_a_split_needs_a_policy_where_it_does_not_divide(data):
 
 def test_a_feature_that_is_called_like_the_mark_of_pads(tmp_path):
     sw.write([{"is_pad": i} for i in range(3)], tmp_path / "t@1")
-    with pytest.raises(OptionError, match="there is a feature 'is_pad'"):
+    with pytest.raises(OptionError, match="has a feature of that name"):
         sw.open(tmp_path / "t").split(0, 2, "pad")
     assert len(sw.open(tmp_path / "t").raw().split(0, 2, "pad")) == 2
 
@@ -216,12 +215,12 @@ def test_what_is_no_example_says_how_to_read_it(own):
     assert len(dataset.raw()[4]) == 24
 
 
-def test_timings_are_kept_on_request(folder):
+def test_timings_are_measured_on_request(folder):
     assert sw.open(folder / "t").timings == {}
     dataset = sw.open(folder / "t", timings=True)
     assert dataset.timings == {"read": 0.0, "check": 0.0, "decode": 0.0}
     list(dataset)
-    assert dataset[3]["id"] == KEPT[3]
+    assert dataset[3]["id"] == IDS[3]
     assert all(seconds > 0 for seconds in dataset.timings.values())
     assert set(pickle.loads(pickle.dumps(dataset)).timings.values()) == {0.0}
 
@@ -229,7 +228,7 @@ def test_timings_are_kept_on_request(folder):
 def test_what_is_closed_is_not_read(folder):
     dataset = sw.open(folder / "t")
     view = dataset[3:]
-    assert view[0]["id"] == KEPT[3]
+    assert view[0]["id"] == IDS[3]
     dataset.close()
     dataset.close()
     for read in (lambda: view[0], lambda: list(view)):
@@ -243,15 +242,13 @@ def test_what_is_closed_is_not_read(folder):
 @pytest.mark.parametrize("most_bytes", [1, 300, 5000])
 @pytest.mark.parametrize("large", [16, 60, 1 << 15])
 def test_blocks_of_any_size_hold_the_same(folder, monkeypatch, most_bytes, large):
-    from shardwriter.sources import shard_records as record_at
-
     expected = sw.open(folder / "t", decode=False).payloads(range(100))
-    monkeypatch.setattr(core, "_BLOCK_BYTES", most_bytes)
-    monkeypatch.setattr(core, "LARGE_BYTES", large)
+    monkeypatch.setattr(dataset_module, "_BLOCK_BYTES", most_bytes)
+    monkeypatch.setattr(dataset_module, "LARGE_BYTES", large)
     monkeypatch.setattr(dataset_module, "_WINDOW", 7)
-    monkeypatch.setattr(record_at, "LARGE_BYTES", large)
-    monkeypatch.setattr(record_at, "_BATCH_BYTES", most_bytes)
-    monkeypatch.setattr(record_at, "_HOLE_BYTES", most_bytes // 2)
+    monkeypatch.setattr(shard_records, "LARGE_BYTES", large)
+    monkeypatch.setattr(shard_records, "_BATCH_BYTES", most_bytes)
+    monkeypatch.setattr(shard_records, "_HOLE_BYTES", most_bytes // 2)
     dataset = sw.open(folder / "t", decode=False)
     assert list(dataset) == expected
     assert list(dataset[::-3]) == expected[::-3]
@@ -264,7 +261,7 @@ def test_a_block_of_records_that_are_larger_than_most_is_cut(tmp_path, monkeypat
     sizes = [10] * 400 + [3000] * 20 + [10] * 400
     rows = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
     sw.write(rows, tmp_path / "t@2")
-    monkeypatch.setattr(core, "_BLOCK_BYTES", 8_000)
+    monkeypatch.setattr(dataset_module, "_BLOCK_BYTES", 8_000)
     dataset = sw.open(tmp_path / "t", decode=False)
     read, at_once = dataset._core.reader.payloads, []
 
@@ -280,43 +277,42 @@ def test_a_block_of_records_that_are_larger_than_most_is_cut(tmp_path, monkeypat
 
 
 def test_members_are_inflated_once_in_source_order(tmp_path, monkeypatch):
-    from shardwriter.sources import shard_records as record_at
-
     blob = np.random.default_rng(0).integers(0, 99, 5000).astype(np.uint8).tobytes()
     rows = [blob[i:] + blob[:i] for i in range(1500)]
     sw.write(rows, tmp_path / "t@3", compression="gzip")
     inflated = []
+    inflate_piece = shard_records.inflate_piece
 
     def counted(data, *arguments):
         inflated.append(len(data))
-        return pieces.inflate_piece(data, *arguments)
+        return inflate_piece(data, *arguments)
 
-    monkeypatch.setattr(record_at, "inflate_piece", counted)
+    monkeypatch.setattr(shard_records, "inflate_piece", counted)
     dataset = sw.open(tmp_path / "t", decode=False)
     assert list(dataset) == rows
     num_members = int(dataset._core.reader.index.counts.sum())
     assert num_members > 6
     assert len(inflated) == num_members
-    # A cache that holds one member only is slower and no more.
-    monkeypatch.setattr(pieces.BlockCache.__init__, "__defaults__", (1,))
+    # A cache that holds one member only is only slower.
+    monkeypatch.setattr(shard_records.BlockCache.__init__, "__defaults__", (1,))
     small = sw.open(tmp_path / "t", decode=False)
     assert small.payloads(range(0, 1500, 50)) == rows[::50]
     assert len(small._core.reader._pieces._kept) == 1
 
 
-def test_every_iteration_begins_anew_and_may_end_early(data):
+def test_every_iteration_starts_again_and_may_end_early(data):
     before = threading.active_count()
     first = iter(data)
-    assert next(first)["id"] == KEPT[0]
+    assert next(first)["id"] == IDS[0]
     second = iter(data)
-    assert next(second)["id"] == KEPT[0]
-    assert next(first)["id"] == KEPT[1]
+    assert next(second)["id"] == IDS[0]
+    assert next(first)["id"] == IDS[1]
     for example in data:
-        if example["id"] == KEPT[2]:
+        if example["id"] == IDS[2]:
             break
     del first, second
     assert threading.active_count() == before
-    assert ids(data) == ids(data) == KEPT
+    assert ids(data) == ids(data) == IDS
 
 
 def test_numbers_over_int64_are_no_rows(data):
@@ -343,7 +339,7 @@ def test_rows_one_by_one_are_those_of_the_array(data):
 
 
 def test_compressed_records_are_read_in_blocks_of_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(core, "_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(dataset_module, "_BLOCK_BYTES", 1 << 20)
     rows = [bytes([i]) * (1 << 17) for i in range(200)]
     sw.write(rows, tmp_path / "t@2", compression="gzip")
     (tmp_path / "t.manifest.json").unlink()  # with which the mean size is lost
@@ -422,7 +418,7 @@ def test_a_damaged_member_is_read_up_to_the_damage(tmp_path):
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_file_that_was_cut_or_replaced_is_told(own, is_open):
+def test_a_truncated_or_replaced_file_is_an_error(own, is_open):
     dataset = sw.open(own / "t", decode=False, max_open_files=1)
     assert dataset[1]
     if not is_open:
@@ -467,7 +463,7 @@ def num_open(folder):
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_no_more_files_are_open_than_allowed(tmp_path, most):
+def test_open_files_stay_within_the_limit(tmp_path, most):
     sw.write([bytes([i]) for i in range(90)], tmp_path / "t@30")
     dataset = sw.open(tmp_path / "t", decode=False, max_open_files=most)
     expected = [bytes([i]) for i in range(90)]
@@ -490,8 +486,8 @@ def test_threads_share_a_dataset(data, monkeypatch):
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(lambda row: int(data[row]["id"]), rows))
         whole = list(threads.map(lambda seed: sorted(ids(data.shuffle(seed))), range(6)))
-    assert found == [KEPT[row] for row in rows]
-    assert whole == [KEPT] * 6
+    assert found == [IDS[row] for row in rows]
+    assert whole == [IDS] * 6
 
 
 def test_another_process_has_files_of_its_own(data):
@@ -566,11 +562,11 @@ def test_a_program_may_end_with_a_dataset_open(folder):
     script = """
 import ctypes, sys
 import shardwriter as sw
-from shardwriter.storage import descriptor
-descriptor.rows = rows = iter(sw.open(sys.argv[1]))
+from shardwriter.storage import open_files
+open_files.rows = rows = iter(sw.open(sys.argv[1]))
 next(rows), next(rows)
 # As if an extension held the module: its names become None, one after the other.
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(descriptor))
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(open_files))
 """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-X", "dev", "-c", script, folder / "t"],
@@ -607,7 +603,7 @@ assert len(list(dataset)) == len(dataset)
 
 
 def test_a_pickle_is_small_and_opens_its_own_files(data):
-    assert data[0]["id"] == KEPT[0]
+    assert data[0]["id"] == IDS[0]
     copy = pickle.loads(pickle.dumps(data.shuffle(1)))
     assert copy._core.reader.pool.num_open == 0
     assert ids(copy) == ids(data.shuffle(1))
@@ -641,7 +637,7 @@ def test_grain_and_torch_find_what_they_ask_for(data):
 def test_blocks_are_bounded_where_records_become_large(
     tmp_path, compression, has_manifest, monkeypatch
 ):
-    # Large ones that compress well: what stands in the file tells nothing.
+    # Large ones that compress well: the size of the file does not show it.
     rows = [b"%05d" % i for i in range(6000)] + [bytes(1 << 20) for _ in range(40)]
     sw.write(rows, tmp_path / "t@2", compression=compression)
     if not has_manifest:
@@ -663,5 +659,5 @@ def test_blocks_are_bounded_where_records_become_large(
 def test_pads_hide_no_feature_by_a_detour(tmp_path):
     sw.write([{"is_pad": i} for i in range(3)], tmp_path / "t@1")
     padded = sw.open(tmp_path / "t").raw().split(0, 2, "pad")
-    with pytest.raises(OptionError, match="marks pads"):
+    with pytest.raises(OptionError, match="padding is marked by"):
         padded.decoded()

@@ -20,8 +20,8 @@ from shardwriter.reading.epochs import (
     RankOfWorld,
     Start,
     find_rank,
+    log_rank,
     map_seed,
-    tell_rank,
 )
 
 JOB = "index:abc"
@@ -66,7 +66,7 @@ def cases(draw):
 
 @settings(max_examples=300, deadline=None)
 @given(cases(), st.integers(0, 40), st.integers(1, 8), st.integers(1, 9))
-def test_a_state_goes_on_under_any_world_and_batch_size(case, num_steps, world, batch_size):
+def test_a_state_resumes_with_any_world_and_batch_size(case, num_steps, world, batch_size):
     n, policy, drop_last = case.num_records, case.options["uneven"], case.options["drop_last"]
     before, states = [], []
     try:
@@ -158,7 +158,7 @@ def test_a_loaded_state_waits_for_the_first_batch(caplog):
     made.load_state_dict(state, alone)
     with caplog.at_level(logging.WARNING):
         made.set_epoch(7)
-    assert "is left" in caplog.text
+    assert "discards the loaded state" in caplog.text
     assert read(made, alone)[0][0] == [0, 1, 2, 3]
     made.load_state_dict({k: v for k, v in state.items() if k != "steps"}, alone)
     assert made.num_steps(alone) == 3
@@ -218,7 +218,7 @@ def test_what_a_map_draws_depends_on_seed_and_epoch():
     assert map_seed(1, 2) == map_seed(1, 2)
 
 
-def test_the_rank_is_as_told_else_of_torch_else_of_the_environment(monkeypatch, caplog):
+def test_the_rank_is_the_given_one_else_of_torch_else_of_the_environment(monkeypatch, caplog):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setitem(__import__("sys").modules, "torch.distributed", None)
@@ -238,8 +238,8 @@ def test_the_rank_is_as_told_else_of_torch_else_of_the_environment(monkeypatch, 
     group.is_initialized = lambda: False
     assert "RANK" in find_rank().source
     with caplog.at_level(logging.INFO):
-        tell_rank(find_rank(), None)
-        tell_rank(find_rank(), RankOfWorld(0, 1))
+        log_rank(find_rank(), None)
+        log_rank(find_rank(), RankOfWorld(0, 1))
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
     assert "rank 2 of 3" in caplog.text
 
@@ -262,15 +262,15 @@ def test_a_rank_that_can_not_be_is_refused(monkeypatch):
 ALONE = RankOfWorld(0, 1)
 
 
-def test_an_epoch_that_begins_again_is_told(caplog):
+def test_an_epoch_that_starts_again_is_logged(caplog):
     progress = Progress(EpochOptions(103, "job", 10, shuffle=True))
     for epoch in (0, 1):
         progress.set_epoch(epoch)
         progress.begin(ALONE).num_out = 3
     assert not caplog.records
     progress.begin(ALONE)
-    assert "epoch 1 begins again" in caplog.text
-    assert "ended after 3 of 11 batches" in caplog.text
+    assert "epoch 1 starts again" in caplog.text
+    assert "stopped after 3 of 11 batches" in caplog.text
 
 
 @pytest.mark.parametrize("steps", ["2", -1, True])

@@ -48,7 +48,7 @@ def wanted(condition):
     return [i for i in range(NUM_ITEMS) if i % 10 != 7 and condition(i)]
 
 
-def test_where_a_key_stands(dataset):
+def test_the_location_of_a_key(dataset):
     (found,) = find_records(str(dataset), WantedValue("image/filename", "n038.jpg"))
     assert found.source_index == 38
     assert found.index == 38 - 4  # four items in front of it were skipped
@@ -154,7 +154,7 @@ def test_a_name_that_the_manifest_does_not_know(dataset):
     assert "image/filename" in caught.value.hint
 
 
-def test_whoever_has_enough_stops(dataset):
+def test_iteration_may_stop_early(dataset):
     with closing(find_records(str(dataset), WantedValue("tags", "all"))) as found:
         assert next(found).index == 0
 

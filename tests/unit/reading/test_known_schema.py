@@ -27,17 +27,17 @@ def rows(count: int = 12) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Path:
+def with_manifest(tmp_path: Path) -> Path:
     sw.write(rows(), tmp_path / "t@3", schema="image=image")
     return tmp_path / "t"
 
 
 @pytest.fixture
-def untold(told: Path) -> Path:
+def without_manifest(with_manifest: Path) -> Path:
     """The same without what the writer has noted."""
-    told.with_suffix(".manifest.json").unlink()
-    told.with_suffix(".index").unlink()
-    return told
+    with_manifest.with_suffix(".manifest.json").unlink()
+    with_manifest.with_suffix(".index").unlink()
+    return with_manifest
 
 
 def schema(path: Path, *options: str) -> tuple[str, str]:
@@ -53,16 +53,16 @@ def refused(path: Path, *options: str) -> str:
     return done.stderr
 
 
-def test_json_is_the_schema_of_the_manifest(told: Path) -> None:
-    manifest = sw.load_manifest(told.with_suffix(".manifest.json"))
-    stdout, stderr = schema(told, "--json")
+def test_json_is_the_schema_of_the_manifest(with_manifest: Path) -> None:
+    manifest = sw.load_manifest(with_manifest.with_suffix(".manifest.json"))
+    stdout, stderr = schema(with_manifest, "--json")
     assert json.loads(stdout) == manifest.schema
     assert stderr == ""
-    assert sw.read_schema(told).to_json() == manifest.schema
+    assert sw.read_schema(with_manifest).to_json() == manifest.schema
 
 
-def test_the_table_has_a_row_for_each_feature(told: Path) -> None:
-    table = {line.split()[0]: line.split()[1:] for line in schema(told)[0].splitlines()}
+def test_the_table_has_a_row_for_each_feature(with_manifest: Path) -> None:
+    table = {line.split()[0]: line.split()[1:] for line in schema(with_manifest)[0].splitlines()}
     assert table["pixels"] == ["uint8", "[2,", "2]", "list", "12"]
     assert table["ids"] == ["int64", "[*]", "list", "12"]
     assert table["price"] == ["float32", "scalar", "list", "11", "1"]
@@ -91,7 +91,7 @@ def test_feature_lists_are_there_with_the_types_of_their_steps(tmp_path: Path) -
     ]
     for name in ("t", "bare"):
         said = refused(tmp_path / name, "--code", "torch")
-        assert "SequenceExamples, and code is printed for Examples" in said
+        assert "SequenceExamples, and loader code supports only Examples" in said
 
 
 def test_class_names_are_shown(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_class_names_are_shown(tmp_path: Path) -> None:
     assert "2: ape, bee" in schema(tmp_path / "p")[0]
 
 
-def test_one_shard_is_of_the_types_of_all(told: Path) -> None:
-    shard = told.with_name("t.tfrecord-00001-of-00003")
+def test_one_shard_is_of_the_types_of_all(with_manifest: Path) -> None:
+    shard = with_manifest.with_name("t.tfrecord-00001-of-00003")
     stdout, stderr = schema(shard)
     assert "6 features of 4 records" in stdout
     assert "counts are of all 12 records" in stderr
@@ -114,8 +114,8 @@ def test_one_shard_is_of_the_types_of_all(told: Path) -> None:
     assert '-00001-of-00003",' in text
 
 
-def test_without_a_manifest_types_are_those_of_the_records(untold: Path) -> None:
-    stdout, stderr = schema(untold, "--json")
+def test_without_a_manifest_types_are_those_of_the_records(without_manifest: Path) -> None:
+    stdout, stderr = schema(without_manifest, "--json")
     features = json.loads(stdout)["features"]
     assert (features["image"]["encoding"], features["image"]["format"]) == ("image", "png")
     assert (features["text"]["encoding"], features["text"]["dtype"]) == ("list", "bytes")
@@ -127,15 +127,15 @@ def test_without_a_manifest_types_are_those_of_the_records(untold: Path) -> None
     assert "from 12 records" in stderr
 
 
-def test_a_note_gives_how_many_records_were_sampled(untold: Path) -> None:
-    stdout, stderr = schema(untold, "--records", "1", "--json")
+def test_a_note_gives_how_many_records_were_sampled(without_manifest: Path) -> None:
+    stdout, stderr = schema(without_manifest, "--records", "1", "--json")
     assert "from the first 1 of 12 records" in stderr
     assert json.loads(stdout)["features"]["ids"]["shape"] == []
-    known = sw.read_schema(untold, num_records=4)
-    assert (known.num_counted, known.num_records, known.is_told) == (4, 12, False)
+    known = sw.read_schema(without_manifest, num_records=4)
+    assert (known.num_counted, known.num_records, known.from_manifest) == (4, 12, False)
     with pytest.raises(OptionError, match="num_records is 0"):
-        sw.read_schema(untold, num_records=0)
-    assert "Only the first 2 records" in sw.loader_code(untold, "torch", num_records=2)
+        sw.read_schema(without_manifest, num_records=0)
+    assert "Only the first 2 records" in sw.loader_code(without_manifest, "torch", num_records=2)
 
 
 def test_a_set_without_records_has_no_features(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_files_are_named_by_record_and_feature(tmp_path: Path) -> None:
         "7-image_encoded_2.gif",
     ]
     assert {Path(path).read_bytes() for path in paths} == {GIF}
-    with pytest.raises(OptionError, match="replace none"):
+    with pytest.raises(OptionError, match="not overwritten"):
         save_pictures(7, features, {}, folder)
     assert save_pictures(8, {"x": [b"text"]}, {}, str(tmp_path / "unused")) == []
     assert not (tmp_path / "unused").exists()
@@ -136,8 +136,8 @@ def test_show_saves_what_it_shows(tmp_path: Path) -> None:
     again = show(tmp_path / "t", "--start", 2, "--save-images", tmp_path / "look")
     assert again.returncode == 2
     assert "2-p.png" in again.stderr
-    told = show(tmp_path / "t", "--save-images", tmp_path / "json", "--json")
-    assert json.loads(told.stdout)["index"] == 0
+    done_json = show(tmp_path / "t", "--save-images", tmp_path / "json", "--json")
+    assert json.loads(done_json.stdout)["index"] == 0
 
 
 def test_show_says_that_there_are_no_pictures(dataset: Path) -> None:

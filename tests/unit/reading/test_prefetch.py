@@ -62,7 +62,7 @@ def test_an_error_of_iter_itself_comes_out():
         list(prefetch(7, 2))
 
 
-def test_no_more_is_made_than_was_asked_for():
+def test_at_most_num_items_are_computed_ahead():
     made = []
 
     def source():
@@ -139,7 +139,7 @@ def test_one_that_was_never_begun_has_no_thread():
     del items
 
 
-def test_an_item_that_was_used_is_not_kept():
+def test_a_used_item_is_not_referenced():
     class Thing:
         num_alive = 0
 

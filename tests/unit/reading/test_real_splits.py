@@ -22,7 +22,7 @@ def item(i):
 
 @pytest.fixture(scope="module", params=["law", "others"])
 def dataset(request, tmp_path_factory):
-    """200 records: of items with gaps, as we write them; or in uneven shards of others."""
+    """200 records: of items with gaps, as shardwriter writes them; or in uneven shards."""
     folder = tmp_path_factory.mktemp("shares")
     if request.param == "law":
         sw.write(range(NUM_RECORDS + 7), folder / "train@5", map=item)

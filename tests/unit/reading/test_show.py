@@ -32,7 +32,7 @@ def dataset(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than 20 shards are open at once."""
+    """At most 20 shards are open at once."""
     monkeypatch.setattr("shardwriter.reading.show._MAX_OPEN", 20)
 
 
@@ -131,7 +131,7 @@ def a_folder(folder: Path) -> None:
     ],
     ids=["smaller", "same-size", "folder", "empty", "missing"],
 )
-def test_an_index_that_is_not_the_manifests_is_not_used_and_that_is_said(
+def test_an_index_of_another_manifest_is_not_used_and_noted(
     dataset: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(dataset)
@@ -140,7 +140,7 @@ def test_an_index_that_is_not_the_manifests_is_not_used_and_that_is_said(
     assert [(r.index, r.payload_bytes) for r in shown] == [(21, 100), (22, 100), (23, 100)]
     assert [r.record_index for r in shown] == [5, 5, 5]
     assert len(notes) == 1
-    assert "the index can not be used" in notes[0]
+    assert "the index file can not be used" in notes[0]
 
 
 def test_a_good_index_is_worth_no_word(dataset: Path) -> None:
@@ -194,7 +194,7 @@ def test_more_shards_than_files_may_be_open(tmp_path: Path, compress: bool) -> N
     assert numbers(tmp_path, 0, 1) == [0]
 
 
-def test_the_limit_of_open_files_is_kept(tmp_path: Path) -> None:
+def test_the_limit_of_open_files_is_respected(tmp_path: Path) -> None:
     for s in range(150):
         with sw.TFRecordWriter(tmp_path / f"t-{s:05d}-of-00150") as writer:
             for _ in range(3):
@@ -234,10 +234,10 @@ def test_the_command_says_on_stderr_that_the_index_was_not_used(dataset: Path) -
     )
     assert done.returncode == 0
     assert json.loads(done.stdout)["index"] == 25
-    assert done.stderr.startswith("note: the index can not be used")
+    assert done.stderr.startswith("note: the index file can not be used")
 
 
-def test_a_start_behind_the_end_is_told_with_the_number_of_records(dataset: Path) -> None:
+def test_a_start_after_the_end_is_an_error_with_the_number_of_records(dataset: Path) -> None:
     def said() -> str:
         result = CliRunner().invoke(app, ["show", str(dataset / "t"), "--start", "999999"])
         assert result.exit_code == 2

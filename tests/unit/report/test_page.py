@@ -82,10 +82,10 @@ def test_all_sections_are_there() -> None:
         "Damaged",
         "DAMAGED: 1 defect",
         "--max-imbalance",
-        "how many records are lost is not known",
+        "an unknown number of records lost",
         "train.tfrecord-*-of-00004",
         "26 Example in a sample",
-        "Records a shard",
+        "Records per shard",
         "neighbours share their label in 90% of pairs",
         "write with --shuffle --seed 1",
         "<b>owl</b>",
@@ -97,7 +97,7 @@ def test_all_sections_are_there() -> None:
         "DistributedSampler",
         "256 B to 512 B",
         "<cat>",
-        "was not dealt round-robin",
+        "was not assigned round-robin",
     ):
         assert words in outline.text, words
     names = [tag for tag, _ in outline.tags]
@@ -298,7 +298,7 @@ def test_a_strip_is_never_long(values: list[int]) -> None:
     assert all(0 <= height <= 100 for height in heights)
 
 
-def test_heat_tells_the_shard_whose_mix_is_another() -> None:
+def test_the_heat_map_shows_a_shard_with_another_mix() -> None:
     shards = {"a": [1000] * 4, "b": [1000, 1000, 100, 1900]}
     labels = {"counts": {k: sum(v) for k, v in shards.items()}, "shards": shards}
     heat = heat_chart(labels, num_shards=4)
@@ -411,8 +411,8 @@ def test_the_browser_would_tell_of_trouble(tab: chromium.Page, tmp_path: Path) -
 
 def test_a_damaged_set_does_not_say_that_all_is_proven():
     good, damaged = report_json(), report_json(defects=[defect_json(kind="payload-crc")])
-    assert "every CRC proven" in page_html(good)
-    assert "every CRC proven" not in page_html(damaged)
+    assert "all CRCs match" in page_html(good)
+    assert "all CRCs match" not in page_html(damaged)
 
 
 def test_labels_have_their_names_where_these_are_known():

@@ -82,10 +82,10 @@ def test_all_sections_are_there() -> None:
         "shards with another mix",
         "int64 here, float everywhere else",
         "length-crc: /data/train.tfrecord-00001-of-00004, record 2 (item 9), offset 232: the",
-        "1 record lost; good again at byte 348; 4 good records behind it",
-        "how many records are lost is not known",
+        "1 record lost; good again at byte 348; 4 good records after it",
+        "an unknown number of records lost",
         "(length-crc)",
-        "note: train.tfrecord-*-of-00004 was not dealt round-robin",
+        "note: train.tfrecord-*-of-00004 was not assigned round-robin",
         "passed: --expect-records: 26 records, as expected",
         "FAILED: --max-imbalance: 1.08 is more than 1.05",
     ):
@@ -122,7 +122,7 @@ def test_a_damaged_shard_is_marked_and_always_shown() -> None:
     assert len(printed(report, all_shards=True).splitlines()) > 1000
 
 
-def test_many_defects_are_cut_and_their_number_told() -> None:
+def test_many_defects_are_cut_with_their_number() -> None:
     report = report_json(defects=[defect_json(record_index=i) for i in range(100)])
     report["num_defects"] = 5000
     shown = printed(report)

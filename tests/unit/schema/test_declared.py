@@ -43,15 +43,15 @@ def test_shapes_encodings_and_dtypes_are_read():
 @pytest.mark.parametrize(
     ("text", "at", "why"),
     [
-        ("x=uint9", 3, "no dtype"),
+        ("x=uint9", 3, "not a dtype"),
         ("a=int64,x=int8[3", 9, "NAME=TYPE"),
-        ("a=int64,x=int8[-1]", 11, "no size"),
-        ("a=int64,x=int8[,]", 11, "no size"),
+        ("a=int64,x=int8[-1]", 11, "not a size"),
+        ("a=int64,x=int8[,]", 11, "not a size"),
         ("x=image[3]", 3, "image"),
         ("x=raw:image", 3, "raw bytes"),
         ("x=complex64[3]", 3, "raw:complex64"),
         ("a=int64, a=float", 9, "twice"),
-        ("x=int8[²]", 3, "no size"),
+        ("x=int8[²]", 3, "not a size"),
     ],
 )
 def test_errors_say_where_and_why(text, at, why):
@@ -98,15 +98,15 @@ def test_forms_of_one_schema(tmp_path):
         ({"x": {"dtype": "uint8", "shapes": [3]}}, "'shapes' is unknown"),
         ({"x": {"shape": [3]}}, "no dtype"),
         ({"x": {"dtype": "uint8", "shape": 3}}, "not a list"),
-        ({"x": {"dtype": "uint8", "shape": [-3]}}, "no size"),
+        ({"x": {"dtype": "uint8", "shape": [-3]}}, "not a size"),
         ({"x": {"dtype": "uint8", "kind": "float"}}, "not float"),
         ({"x": {"dtype": "uint8", "encoding": "zip"}}, "zip"),
-        ({"x": {"dtype": "string", "vocabulary": ["a"]}}, "names integers"),
+        ({"x": {"dtype": "string", "vocabulary": ["a"]}}, "is for integers"),
         ({"x": {"dtype": "int64", "vocabulary": "ab"}}, "not a list of names"),
-        ({"x": 3}, "no type"),
-        ({"x": "uint9"}, "no dtype"),
+        ({"x": 3}, "not a type"),
+        ({"x": "uint9"}, "not a dtype"),
         ({"x": "uint8[null,null]", "x/shape": "float[2]"}, "x/shape"),
-        ({"format": "shardwriter.manifest/1", "schema": []}, "no JSON object"),
+        ({"format": "shardwriter.manifest/1", "schema": []}, "not a JSON object"),
         ({"features": {}, "feature_lists": {"x": {}}}, "SequenceExamples"),
         (3, "of type int"),
         ("no/such.json", "can not be read"),
@@ -212,7 +212,7 @@ def test_a_shape_feature_that_was_changed_is_an_error(tmp_path):
     for shape in ([3, 3], [6], [-2, -3]):
         with pytest.raises(FeatureError, match="x/shape"):
             restorer.example(sw.encode_example({"x": [0] * 6, "x/shape": shape}))
-    with pytest.raises(FeatureError, match="says nothing"):
+    with pytest.raises(FeatureError, match="is missing"):
         restorer.example(sw.encode_example({"x": [0] * 6}))
 
 
@@ -235,13 +235,13 @@ def test_a_shape_feature_that_was_changed_is_an_error(tmp_path):
         ("x=raw:float32", 1e300, "1e\\+300"),
         ("x=raw:uint8[2]", b"abc", "3 bytes"),
         ("x=raw:uint16[null,2]", b"abcde", "5 bytes"),
-        ("x=raw:uint8", b"abc", "do not tell a shape"),
+        ("x=raw:uint8", b"abc", "the shape of 3 bytes is not known"),
         ("x=raw:int8", "abc", "a str"),
         ("x=raw:int8", np.zeros(2, complex), "complex128"),
-        ("x=int8", sw.raw(np.zeros(2, "i1")), "raw bytes"),
+        ("x=int8", sw.raw(np.zeros(2, "i1")), "a raw array"),
         ("x=uint8[null,null]", np.zeros((1, 1), "u1"), "x/shape"),
-        ({"x": {"dtype": "int64", "vocabulary": ["a", "b"]}}, 2, "2 names"),
-        ({"x": {"dtype": "int64", "vocabulary": ["a", "b"]}}, [0, -1], "2 names"),
+        ({"x": {"dtype": "int64", "vocabulary": ["a", "b"]}}, 2, "names for 0 to 1"),
+        ({"x": {"dtype": "int64", "vocabulary": ["a", "b"]}}, [0, -1], "names for 0 to 1"),
     ],
 )
 def test_values_that_do_not_fit_name_item_feature_and_both_types(tmp_path, schema, value, why):
@@ -471,5 +471,5 @@ def test_the_command_takes_a_text_or_a_file(tmp_path):
 
 
 def test_names_are_text():
-    with pytest.raises(OptionError, match="1, which is no name of a feature"):
+    with pytest.raises(OptionError, match="1, which is not a feature name"):
         declare({1: "int64"})

@@ -86,9 +86,9 @@ def test_a_key_may_be_one_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("items", "what"),
     [
-        ([(1, 2), (1, 2, 3)], "3 parts, and there are 2 names: x, y"),
-        ([(1, 2), [1]], "1 part, and there are 2 names"),
-        ([(1, 2), 5], "1 part, and"),
+        ([(1, 2), (1, 2, 3)], "3 parts, but there are 2 names: x, y"),
+        ([(1, 2), [1]], "1 part, but there are 2 names"),
+        ([(1, 2), 5], "1 part, but"),
         ([(1, 2), {"x": 1, "y": 2}], "of type dict, whose features have names"),
         ([(1, 2), Row(1, "2")], "of type Row, whose features have names"),
     ],

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.errors import FeatureError, OptionError, SchemaConflict
-from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats import UNSET, encode_example
 from shardwriter.schema.feature_types import FeatureType, describe, parse_schema_option
 from shardwriter.schema.schema import FeatureSummary, Schema, schema_from_json
 
@@ -304,7 +304,7 @@ def test_a_float_plan_takes_ints(value):
 
 def test_an_int_plan_takes_no_float():
     schema = Schema({"a": INT})
-    with pytest.raises(SchemaConflict, match="the plan") as caught:
+    with pytest.raises(SchemaConflict, match="in the schema") as caught:
         schema.observe(4, {"a": 2.0})
     assert (caught.value.index, caught.value.feature) == (4, "a")
     schema.observe(5, {"a": 2})

@@ -81,11 +81,11 @@ def test_headers(data, header):
     ("data", "words"),
     [
         (b"", "the file is empty"),
-        (b"fLaC" + bytes(100), "no WAV file: it begins with b'fLaC"),
-        (b"RIFF\0\0\0\0AVI ", "no WAV file"),
-        (riff(), "no chunk `fmt ` and `data`"),
-        (riff(fmt()), "no chunk `data`"),
-        (riff(fmt(), chunk(b"LIST", b"", 1 << 30)), "no chunk `data`"),
+        (b"fLaC" + bytes(100), "not a WAV file: it begins with b'fLaC"),
+        (b"RIFF\0\0\0\0AVI ", "not a WAV file"),
+        (riff(), "chunk `fmt ` and `data` is missing"),
+        (riff(fmt()), "chunk `data` is missing"),
+        (riff(fmt(), chunk(b"LIST", b"", 1 << 30)), "chunk `data` is missing"),
         (riff(chunk(b"data", bytes(4)), fmt()), "`data` comes before `fmt `"),
         (riff(chunk(b"fmt ", bytes(14))), "has 14 bytes"),
         (riff(fmt(2, bits=4)), "format 0x0002; known are PCM"),
@@ -96,10 +96,10 @@ def test_headers(data, header):
         (riff(fmt(rate=0)), "at 0 Hz"),
         (riff(fmt(bits=0)), "PCM of 0 bits"),
         (riff(fmt(3, bits=16)), "IEEE float of 16 bits"),
-        (riff(fmt(frame_bytes=3)), "3 bytes a frame, and 2"),
-        (riff(fmt(), chunk(b"data", bytes(4), 8)), "says 8 bytes of samples, and 4 are there"),
+        (riff(fmt(frame_bytes=3)), "3 bytes per frame, but 2"),
+        (riff(fmt(), chunk(b"data", bytes(4), 8)), "says 8 bytes of samples, but the file has 4"),
         (riff(fmt(), chunk(b"data", bytes(4), 0xFFFFFFFF)), "an unknown number of bytes"),
-        (riff(fmt(), chunk(b"data", bytes(6))), "no whole number of frames of 4 bytes"),
+        (riff(fmt(), chunk(b"data", bytes(6))), "not a whole number of frames of 4 bytes"),
     ],
 )
 def test_headers_that_lie(data, words):
@@ -111,7 +111,7 @@ def test_a_cut_file_is_never_a_shorter_one():
     data = riff(fmt(), chunk(b"data", bytes(range(40))))
     assert read_wav_header(data).num_frames == 10
     for length in range(len(data)):
-        with pytest.raises(ValueError, match=r"cut off|are there|empty|no WAV|has \d+ bytes"):
+        with pytest.raises(ValueError, match=r"cut off|the file has|empty|not a WAV|has \d+ bytes"):
             read_wav_header(data[:length])
 
 
@@ -170,7 +170,7 @@ def test_nothing_but_other_audio(tmp_path):
 def test_a_damaged_file_is_an_item_that_can_be_skipped(tmp_path, workers):
     fill(tmp_path / "in", {f"c/{i}.wav": SOUND[: len(SOUND) - (i == 3)] for i in range(7)})
     run = sw.RunOptions(workers=workers)
-    with pytest.raises(SourceError, match="40 bytes of samples, and 39 are there") as caught:
+    with pytest.raises(SourceError, match="40 bytes of samples, but the file has 39") as caught:
         sw.write(tmp_path / "in", tmp_path / "out/t@2", run=run)
     assert (caught.value.index, caught.value.item) == (3, "c/3.wav")
     run = sw.RunOptions(workers=workers, on_error="skip")

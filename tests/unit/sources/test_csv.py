@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.errors import SourceError
-from shardwriter.formats.example import UNSET, encode_example
+from shardwriter.formats import UNSET, encode_example
 from shardwriter.formats.example_columns import encode_columns
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources import csv as csv_file

@@ -214,7 +214,7 @@ def test_the_format_is_that_of_the_content(folder):
     ("data", "words"),
     [
         (b"", "the file is empty"),
-        (b"<html>not found</html>", "no image that is known"),
+        (b"<html>not found</html>", "not a known image format"),
         (b"\xff\xd8\xff", "jpeg header is broken"),
         (b"\xff\xd8\xff\xe0\x00\x10JFIF\0" + bytes(100), "jpeg header is broken"),
         (png()[:12], "png header is broken"),

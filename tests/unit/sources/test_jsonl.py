@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import shardwriter as sw
 from shardwriter.errors import SourceError
-from shardwriter.formats.example import UNSET, decode_example
+from shardwriter.formats import UNSET, decode_example
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources import jsonl as jsonl_file
 from shardwriter.sources.find import open_source
@@ -313,8 +313,8 @@ ROW = b'{"a": 1}\n'
         (ROW + b"null\n", 2, "null and no object"),
         (ROW + b'{"a": 1} {"a": 2}\n', 2, "more stands behind the object, from column 9"),
         (ROW + b'{"a": 1},\n', 2, "more stands behind"),
-        (ROW + b'{"a": 1, "b": 2, "a": 3}\n', 2, "the key 'a' stands twice"),
-        (ROW + b'{"x": {"a": 1, "a": 3}}\n', 2, "the key 'a' stands twice"),
+        (ROW + b'{"a": 1, "b": 2, "a": 3}\n', 2, "the key 'a' appears twice"),
+        (ROW + b'{"x": {"a": 1, "a": 3}}\n', 2, "the key 'a' appears twice"),
         (ROW + b'{"a": "\t"}\n', 2, "not JSON: Invalid control character"),
         (ROW + b'{"a": "\xfc"}\n', 2, "0xfc is not UTF-8"),
         (b"\xef\xbb\xbf" + ROW * 50 + b'{"a": "\xfc"}\n' + ROW, 51, "0xfc is not UTF-8"),
@@ -461,5 +461,5 @@ def test_rows_that_share_few_keys_come_in_small_blocks(tmp_path):
 def test_a_key_that_stands_twice_among_many_is_found_in_linear_time(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text(json.dumps({f"k{n}": n for n in range(40_000)})[:-1] + ',"k39999":1}\n')
-    with pytest.raises(SourceError, match="the key 'k39999' stands twice"):
+    with pytest.raises(SourceError, match="the key 'k39999' appears twice"):
         open_source(str(path))

@@ -60,7 +60,7 @@ def test_tools_that_count_from_one(tmp_path: Path) -> None:
     assert finding is not None
     assert (finding.kind, finding.path) == ("beyond-last", str(tmp_path / "x-00003-of-00003"))
     assert finding.detail == (
-        "shards of 3 are numbered from 0 to 2: this one is not read; "
+        "3 shards are numbered from 0 to 2: this one is not read; "
         "the tool has counted from 1, rename it to x-00000-of-00003"
     )
     (tmp_path / "x-00003-of-00003").rename(tmp_path / "x-00000-of-00003")

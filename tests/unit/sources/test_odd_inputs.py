@@ -144,7 +144,7 @@ def test_a_name_with_nul(tmp_path, name, place):
     path = write_coco(tmp_path, document)
     images[place]["file_name"] = name
     write(tmp_path / "annotations/instances_val.json", json.dumps(document))
-    with pytest.raises(SourceError, match="character NUL"):
+    with pytest.raises(SourceError, match="NUL character"):
         open_source(path)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import DataError, FeatureError, OptionError, SourceChanged, SourceError
-from shardwriter.formats.example import UNSET, decode_example, encode_example
+from shardwriter.formats import UNSET, decode_example, encode_example
 from shardwriter.schema.declared import declare
 from shardwriter.schema.feature_types import FeatureType, parse_schema_option
 from shardwriter.sources import arrow as arrow_rows

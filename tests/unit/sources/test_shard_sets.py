@@ -9,7 +9,7 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import ManifestError, OptionError, SourceError, StorageError
-from shardwriter.inspect.stats import Report
+from shardwriter.inspect.document import Report
 from shardwriter.sources.shard_sets import ShardSet, find_one, find_shard_sets
 from shardwriter.storage import LocalStorage
 from shardwriter.writing.run_directory import RunDirectory

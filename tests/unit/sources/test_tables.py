@@ -11,7 +11,7 @@ import pytest
 
 import shardwriter as sw
 from shardwriter.errors import OptionError, SourceError
-from shardwriter.formats.example import UNSET
+from shardwriter.formats import UNSET
 from shardwriter.formats.media import encode_png
 from shardwriter.schema.declared import declare
 from shardwriter.sources.find import open_source

@@ -406,9 +406,9 @@ def test_shapes_beside_values_do_not_mix_with_none(tmp_path):
     with pytest.raises(SchemaConflict, match="no record of the dataset 'fixed'"):
         sw.append(arrays((4, 4)), fixed, schema="x=uint8[null,null]")
     for source, out in ((varies, fixed), (fixed, varies)):
-        with pytest.raises(SchemaConflict, match="has its shape in 'x/shape'"):
+        with pytest.raises(SchemaConflict, match="have their shapes in 'x/shape'"):
             sw.append(source, out)
-        with pytest.raises(SchemaConflict, match="has its shape in 'x/shape'") as caught:
+        with pytest.raises(SchemaConflict, match="have their shapes in 'x/shape'") as caught:
             sw.merge([source, out], tmp_path / "merged", num_shards=2)
         assert f"write {fixed} with --schema 'x=uint8[null,null]'" in caught.value.hint
     assert files_of(tmp_path) == before

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardwriter.errors import CallableError, FeatureError, SchemaConflict, SourceError
-from shardwriter.formats.example import UNSET, decode_example, encode_example
+from shardwriter.formats import UNSET, decode_example, encode_example
 from shardwriter.formats.example_columns import Column
 from shardwriter.schema.feature_types import FeatureType
 from shardwriter.sources.python import PythonSource

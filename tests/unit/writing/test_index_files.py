@@ -95,7 +95,7 @@ def test_an_index_of_the_members_of_a_foreign_gzip_file(tmp_path: Path, name: st
     index = Index(tmp_path / "x.index")
     end = len(members[0])
     assert (index.compression, index.ends(0).tolist()) == ("gzip", [end, end + len(members[1])])
-    assert [index.place(0, k).skip for k in range(4)] == [0, 1, 2, 0]
+    assert [index.locate(0, k).skip for k in range(4)] == [0, 1, 2, 0]
 
 
 def test_members_that_cut_a_record_have_no_index(tmp_path: Path) -> None:

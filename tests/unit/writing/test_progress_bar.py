@@ -66,7 +66,7 @@ def test_every_function_that_takes_long_has_a_bar(tmp_path):
     ends = {total for done, total in counts if done == total}
     assert {"3,000", "6,000"} <= ends
     assert len(re.findall(r"reading ", shown)) >= 1
-    assert len(re.findall(r"proving ", shown)) >= 2
+    assert len(re.findall(r"verifying ", shown)) >= 2
 
 
 def test_without_a_terminal_or_a_notebook_nothing_is_shown(tmp_path, capfd):

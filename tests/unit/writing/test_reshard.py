@@ -278,7 +278,7 @@ def test_damage_is_refused_with_file_record_and_offset(tmp_path, size, workers):
     offset = 3 * (size + 16)  # the fourth record: item 3 * 4 + 2
     data[offset + 20] ^= 1
     path.write_bytes(data)
-    with pytest.raises(SourceError, match="does not have its CRC") as caught:
+    with pytest.raises(SourceError, match="does not match its CRC") as caught:
         sw.reshard(tmp_path / "a/x", tmp_path / "b/x@3", workers=workers)
     error = caught.value
     assert (error.path, error.record_index, error.offset) == (str(path), 3, offset)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import shardwriter as sw
 from shardwriter.cli import app
 from shardwriter.errors import FeatureError, ManifestError, OptionError, SchemaConflict, WireError
-from shardwriter.formats.example import payload_kind
+from shardwriter.formats import payload_kind
 from shardwriter.formats.sequence_example import (
     by_key,
     context_part,
