@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from beam_steps import OPTIONS, N, made_by, publish_all, task_for
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 
 from beam_jobs import Blobs, Broken, Numbers, assert_same, contents, drop_some
+from beam_steps import OPTIONS, N, made_by, publish_all, task_for
 
 import shardwriter as sw
 from shardwriter.cluster.launch import Facts, FinishedShard, pack_json, unpack_json

@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.dataset import assignment as layout
+from shardwriter.errors import ManifestError
 
 CASES = st.integers(0, 60).flatmap(
     lambda t: st.tuples(
@@ -110,3 +112,71 @@ def test_runs_hold_the_gaps(gaps):
 def test_the_runs_of_the_format():
     assert layout.to_runs([17, 90, 91]) == [[17, 1], [90, 2]]
     assert layout.to_runs([]) == []
+
+
+# -- gaps as runs ----------------------------------------------------------------------------------
+
+
+def test_runs_are_a_sequence_of_their_gaps():
+    gaps = layout.GapRuns([[3, 2], [5, 1], [9, 3]])
+    expected = [3, 4, 5, 9, 10, 11]
+    assert len(gaps) == 6
+    assert [gaps[k] for k in range(6)] == expected
+    assert (gaps[-1], gaps[-6]) == (11, 3)
+    assert gaps[1:5] == expected[1:5]
+    assert gaps[::-2] == expected[::-2]
+    for outside in (6, -7):
+        with pytest.raises(IndexError):
+            gaps[outside]
+    assert [k for k in range(-2, 14) if k in gaps] == expected
+    assert np.int64(4) in gaps
+    assert "4" not in gaps
+    assert gaps.firsts.tolist() == [3, 9]  # runs that touch are one
+    assert gaps.counts.tolist() == [3, 3]
+
+
+def test_runs_are_equal_to_the_same_gaps_in_any_form():
+    gaps = layout.GapRuns([[3, 2], [9, 1]])
+    assert gaps == [3, 4, 9]
+    assert gaps == (3, 4, 9)
+    assert gaps == layout.GapRuns([[3, 1], [4, 1], [9, 1]])
+    for other in ([3, 4], [3, 4, 8], layout.GapRuns([[3, 2]]), layout.GapRuns([]), "349", None):
+        assert gaps != other
+    assert layout.GapRuns([]) == []
+    assert layout.to_runs(gaps) == [[3, 2], [9, 1]]
+
+
+def test_blocks_of_any_length_hold_all_gaps(monkeypatch):
+    gaps = layout.GapRuns([[3, 5], [9, 2], [100, 1]])
+    expected = [3, 4, 5, 6, 7, 9, 10, 100]
+    for length in (1, 3, 7, 8, 9):
+        monkeypatch.setattr(layout, "_BLOCK_GAPS", length)
+        blocks = [block.tolist() for block in gaps.blocks()]
+        assert [gap for block in blocks for gap in block] == expected
+        assert [len(block) for block in blocks[:-1]] == [length] * (len(blocks) - 1)
+    assert list(layout.GapRuns([]).blocks()) == []
+    assert np.asarray(gaps).dtype == np.int64
+    assert np.asarray(gaps, np.float32).dtype == np.float32
+
+
+def test_more_gaps_than_the_files_account_for_are_not_expanded(monkeypatch):
+    monkeypatch.setattr(layout, "MAX_EXPANDED_GAPS", 10)
+    monkeypatch.setattr(layout, "_MAX_BLOCK_TOTAL", 20)
+    assert len(list(layout.GapRuns([[0, 10]]))) == 10
+    eleven = layout.GapRuns([[0, 11]], path="t.manifest.json")
+    for expand in (list, np.asarray):
+        with pytest.raises(ManifestError) as caught:
+            expand(eleven)
+        assert caught.value.path == "t.manifest.json"
+    assert len(list(layout.GapRuns([[0, 11]], index_bytes=88))) == 11
+    with pytest.raises(ManifestError):
+        list(layout.GapRuns([[0, 11]], index_bytes=87))
+    assert sum(len(block) for block in layout.GapRuns([[0, 20]]).blocks()) == 20
+    with pytest.raises(ManifestError):
+        layout.GapRuns([[0, 21]]).blocks()
+    assert sum(len(b) for b in layout.GapRuns([[0, 30]], index_bytes=240).blocks()) == 30
+
+
+def test_a_shard_without_any_item_has_none():
+    assert layout.num_shard_items(2, 5, 4) == 0
+    assert layout.num_shard_items(0, 5, 0) == 0
