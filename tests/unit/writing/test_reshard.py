@@ -371,7 +371,7 @@ def test_classes_with_other_numbers_are_refused(tmp_path, data_dir):
 
 def test_a_dataset_that_is_named_twice_is_refused(tmp_path):
     sw.write(rows(5), tmp_path / "a/x@2")
-    with pytest.raises(OptionError, match="there twice"):
+    with pytest.raises(OptionError, match="given twice"):
         sw.merge([tmp_path / "a/x", tmp_path / "a/x"], tmp_path / "m/x@1")
     with pytest.raises(OptionError, match="in both"):
         sw.merge([tmp_path / "a/x", tmp_path / "a"], tmp_path / "m/x@1")
