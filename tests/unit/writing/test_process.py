@@ -870,8 +870,7 @@ def test_one_core_is_one_worker(tmp_path):
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     import shardwriter as sw
     def to_features(record):
-        return {"value": [os.getpid(), sw.worker.current_worker().num_workers]}
-    import shardwriter.worker
+        return {"value": [os.getpid(), sw.current_worker().num_workers]}
     sw.write([b"x"] * 8, sys.argv[1] + "/t@4", map=to_features, workers=None)
     print(os.getpid())
     """
