@@ -24,14 +24,14 @@ def task_for(folder, source=None, *, strategy="chunked", plan=None, entered=True
     source = open_source(Numbers(500) if source is None else source)
     task = task_of(source, output, options, RunOptions(**more), strategy=strategy)
     if plan is not None:
-        task = replace(task, cut=replace(task.cut, **plan))
+        task = replace(task, partitioning=replace(task.partitioning, **plan))
     if entered:
-        task.place.enter()
+        task.out.enter()
     return task
 
 
 def made_by(task, shard):
-    return write_shard(task.job, task.place, shard, skip_errors=False, max_errors=None)
+    return write_shard(task.job, task.out, shard, skip_errors=False, max_errors=None)
 
 
 def publish_all(task):

@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+from sampling import draw
 from typer.testing import CliRunner
 
 import shardwriter as sw
@@ -120,15 +122,42 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def check_all(folder: Path, *, codes: Sequence[int] = (0, 1, 2, 3)) -> dict[str, tuple[int, str]]:
-    """Run all commands on a dataset, and check what they say and what they change.
+# A test that runs many cases through every command: NUM_DRAWN commands of each case by the seed of
+# the run, and every command of each case with the marker `full`.
+each_command = pytest.mark.parametrize(
+    "is_full", [False, pytest.param(True, marks=pytest.mark.full)], ids=["drawn", "full"]
+)
+NUM_DRAWN = 3
+
+
+def drawn_commands(folder: Path, case: str) -> list[list[str]]:
+    """Return ``verify``, ``open`` and a few other commands; most that write have one worker."""
+    always = [command for command in commands_on(folder) if command[0] in ("verify", "open")]
+    others = [command for command in commands_on(folder) if command not in always]
+    drawn = draw(case, others, NUM_DRAWN)
+    if draw(f"workers {case}", [True, False, False, False], 1) == [False]:
+        for command in drawn:
+            if command[0] in ("reshard", "merge", "append", "write") and "-j" not in command:
+                command += ["-j", "1"]
+    return [*always, *drawn]
+
+
+def check_all(
+    folder: Path, *, codes: Sequence[int] = (0, 1, 2, 3), drawn_by: str | None = None
+) -> dict[str, tuple[int, str]]:
+    """Run commands on a dataset, and check what they say and what they change.
+
+    Args:
+        folder: What ``make_dataset`` has made.
+        codes: The exit codes that are right.
+        drawn_by: The name of the case, to run a few commands only, drawn by the seed of this run.
 
     Returns:
         Exit code and stderr, by the command's name.
     """
     answers = {}
     before = content(folder)
-    for command in commands_on(folder):
+    for command in commands_on(folder) if drawn_by is None else drawn_commands(folder, drawn_by):
         started = time.monotonic()
         code, stderr = attempt(command)
         check_answer(command, code, stderr)

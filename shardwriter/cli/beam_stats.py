@@ -120,11 +120,11 @@ def _run(arguments: JobArguments, stats_job: ShardStats, out: str, verbose: bool
     """Return the JSON; None where the job is not waited for."""
     import apache_beam as beam
 
-    from shardwriter.cluster import KeepText
+    from shardwriter.cluster import SaveText
     from shardwriter.errors import RunError
     from shardwriter.storage import storage_for
 
-    keep = beam.ParDo(KeepText(out)).with_output_types(str)
+    keep = beam.ParDo(SaveText(out)).with_output_types(str)
     job = stats_job | "Keep" >> keep
     unfinished = run_job(arguments, job, verbose=verbose)
     if unfinished is not None:

@@ -246,7 +246,7 @@ def _write_all(
     verbose: bool,
 ) -> None:
     """Run a job for each dataset, one after the other, and print what they have made."""
-    from shardwriter.cluster import WriteShards, place_for
+    from shardwriter.cluster import WriteShards, open_launch
     from shardwriter.schema import from_manifest
     from shardwriter.sources import Opened
     from shardwriter.writing import check_split_schemas
@@ -256,7 +256,7 @@ def _write_all(
     if targets[0].split is not None:
         if not run_options.resume:
             for target in targets:  # before the first of them takes its time
-                place_for(target.output, 1, "", run_options)
+                open_launch(target.output, 1, "", run_options)
         named = [Opened(found) for found in datasets.open(hint)]
     found: list[WrittenDataset] = []
     strategies = []
@@ -375,7 +375,7 @@ def _run(
     if unfinished is not None:
         hint(unfinished)
         return None
-    path = os.path.join(output.directory, writing.task.place.pattern.manifest_file)
+    path = os.path.join(output.directory, writing.task.out.pattern.manifest_file)
     data = storage_for(path).read(path)
     if data is None:
         raise RunError("the job has ended well, and there is no manifest", path=path)

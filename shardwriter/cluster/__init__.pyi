@@ -1,5 +1,5 @@
-from .beam import KeepText as KeepText
 from .beam import ReadShards as ReadShards
+from .beam import SaveText as SaveText
 from .beam import ShardStats as ShardStats
 from .beam import WriteShards as WriteShards
-from .place import place_for as place_for
+from .launch import open_launch as open_launch

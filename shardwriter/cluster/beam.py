@@ -1,13 +1,13 @@
-"""``WriteShards``: a dataset of N shards as the end of a Beam pipeline.
+"""The transforms ``WriteShards``, ``ReadShards`` and ``ShardStats``.
 
-Every graph is a line: no side inputs, no tagged outputs, nothing at the end of a bundle. Some
-runners lose these, and all run a line::
+Every graph is a line: no side inputs, no tagged outputs, nothing at the end of a bundle, as some
+runners lose these. The graphs of ``WriteShards``::
 
     strided    shard numbers -> reshuffle -> write a shard -> group all -> publish
-    chunked    run numbers -> reshuffle -> make chunks -> group by block and shard -> write a part
+    chunked    run numbers -> reshuffle -> write chunks -> group by block and shard -> write a part
                -> group by shard -> join a shard -> group all -> publish
     keyed      items -> group by bucket -> sort, write a bucket -> group all -> number the buckets
-               -> reshuffle -> make chunks -> as above
+               -> reshuffle -> write chunks -> as above
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from apache_beam.pvalue import PBegin
 from apache_beam.transforms.window import GlobalWindows
 
 from shardwriter.cluster.keyed import NUM_BUCKETS, KeyOf
-from shardwriter.cluster.place import place_for
+from shardwriter.cluster.launch import open_launch
 from shardwriter.cluster.steps import (
-    Bucketed,
+    AssignBucket,
     ChunkBucket,
     JoinShard,
     Keyed,
-    MakeChunks,
-    Number,
+    NumberItems,
     PublishAll,
     SortBucket,
+    WriteChunks,
     WritePart,
     WriteShard,
-    numbers_of,
-    telling,
+    first_elements,
+    locating,
 )
 from shardwriter.cluster.task import (
     JobPayload,
     Strategy,
     Task,
     keyed_task,
-    load_cargo,
+    pack_payload,
     read_plan,
     task_of,
     write_plan,
@@ -70,26 +70,24 @@ from shardwriter.sources import Opened, ShardSet, find_shard_sets, open_source
 from shardwriter.storage import open_stream, storage_errors, storage_for
 from shardwriter.writing import DatasetOptions, RunOptions, key_costs, key_notes
 
-# ``ReadShards``: the records of TFRecord shards as a PCollection, every CRC checked.
-
 
 class ReadShards(beam.PTransform):
-    """Reads shards, each of them by one worker; plain, gzip and zlib are told apart by content.
+    """Reads the records of TFRecord shards; the compression is detected from the content.
 
     Args:
         path: A dataset's name (``dir/train``, ``dir/train@512``), a folder, a file, a glob; also at
             a URL.
-        decode: Give features and not records: arrays, and lists of bytes.
-        numbered: Give ``(index, record)``, where the index is that of the item in source order: a
-            PCollection has no order of its own.
-        check: ``crc`` proves every byte, ``length`` the framing, ``none`` nothing.
+        decode: Yield feature dicts instead of records: arrays, and lists of bytes.
+        numbered: Yield ``(index, record)`` with the index of the item, as a PCollection has no
+            order.
+        check: ``crc`` checks every byte, ``length`` the framing, ``none`` nothing.
 
     Returns:
         A PCollection of bytes, or of feature dicts; with ``numbered`` of pairs.
 
     Raises:
-        UsageError: When the pipeline is made: there is nothing of that name.
-        DataError: Shards are missing; or, while it runs, a file is damaged: with file, record and
+        UsageError: At construction: no dataset or file has the name.
+        DataError: Shards are missing; or, while it runs, a file is damaged: has file, record and
             offset.
     """
 
@@ -108,24 +106,26 @@ class ReadShards(beam.PTransform):
         self._check: Check = check
 
     def expand(self, pcoll: Any) -> Any:
-        """Make the graph."""
+        """Return the output of the graph."""
         sets = find_shard_sets([self._path])
         for found in sets:
             found.require_whole()
         if self._numbered and (len(sets) != 1 or sets[0].manifest is None):
             raise OptionError(
-                f"{self._path} is not one dataset with a manifest, so its records have no numbers",
-                hint="name one dataset of ours, as in dir/train@16; or leave numbered off",
+                f"{self._path} is not one dataset with a manifest, so its records have no indices",
+                hint="name one dataset of shardwriter, as in dir/train@16; or leave numbered off",
             )
         files = [shard for found in sets for shard in found.shards]
         reader = _Read(sets[0], self._check, decode=self._decode, numbered=self._numbered)
-        what: Any = dict[str, Any] if self._decode else bytes
+        record_type: Any = dict[str, Any] if self._decode else bytes
         return (
             pcoll
             | "Shards" >> beam.Create(files, reshuffle=False).with_output_types(tuple[int, str])
             | "Spread" >> beam.Reshuffle()
             | "Read"
-            >> beam.ParDo(reader).with_output_types(tuple[int, what] if self._numbered else what)
+            >> beam.ParDo(reader).with_output_types(
+                tuple[int, record_type] if self._numbered else record_type
+            )
         )
 
 
@@ -138,39 +138,36 @@ class _Read(beam.DoFn):
         self._decode = decode
         self._numbered = numbered
 
-    @telling
+    @locating
     def process(self, shard_and_path: tuple[int, str]) -> Iterator[Any]:
         shard, path = shard_and_path
         gaps = Gaps(self._gaps, self._num_shards) if len(self._gaps) else None
         with storage_errors(path), open_stream(path) as stream:
-            for place, record in enumerate(read_frames(stream, check=self._check, path=path)):
-                found: Any = decode_only_example(record) if self._decode else record
+            for position, record in enumerate(read_frames(stream, check=self._check, path=path)):
+                value: Any = decode_only_example(record) if self._decode else record
                 if not self._numbered:
-                    yield found
+                    yield value
                 elif gaps is None:
-                    yield shard + self._num_shards * place, found
+                    yield shard + self._num_shards * position, value
                 else:
-                    yield gaps.item_index(shard, place), found
-
-
-# ``ShardStats``: what ``shard-stats`` says, from many workers: each proves files of its own.
+                    yield gaps.item_index(shard, position), value
 
 
 class ShardStats(beam.PTransform):
-    """Reads shards through and says what is there and what is wrong.
+    """Scans shards, a file in a worker, and reports as ``shard-stats`` does.
 
     Args:
         paths: As for :func:`shardwriter.stats`; also at URLs.
-        check: ``crc`` proves every byte, ``length`` the framing, ``none`` nothing.
-        features: Gather the statistics of all features.
+        check: ``crc`` checks every byte, ``length`` the framing, ``none`` nothing.
+        features: Whether to compute the statistics of all features.
         label: The feature whose values are counted.
-        plan: Who will read.
+        plan: The readers for which to plan splits of the shards.
 
     Returns:
         A PCollection of one element: the JSON that ``shard-stats --json`` prints, as text.
 
     Raises:
-        UsageError: When the pipeline is made: a path names nothing.
+        UsageError: At construction: a path names nothing.
     """
 
     def __init__(
@@ -188,21 +185,21 @@ class ShardStats(beam.PTransform):
         self._plan = plan
 
     def expand(self, pcoll: Any) -> Any:
-        """Make the graph."""
+        """Return the output of the graph."""
         sets = numbered_together(find_shard_sets(self._paths))
         known = index_scans(sets, self._options)
         paths = [path for found in sets for _, path in found.shards]
         options = replace(self._options, label_sequence=sequence_limit(len(paths)))
-        # Nothing to read is an element too, or there would be no report.
+        # The empty element gives a report also when there is nothing to scan.
         files: list[list[str]] = [[], *([path] for path in paths if path not in known)]
-        judging = _Report(load_cargo((sets, known)), self._options.check, self._plan)
+        report = _Report(pack_payload((sets, known)), self._options.check, self._plan)
         return (
             pcoll
             | "Shards" >> beam.Create(files, reshuffle=False).with_output_types(list[str])
             | "Spread" >> beam.Reshuffle()
             | "Scan" >> beam.ParDo(_Scan(options)).with_output_types(tuple[int, bytes])
             | "Gather" >> beam.GroupByKey()
-            | "Report" >> beam.ParDo(judging).with_output_types(str)
+            | "Report" >> beam.ParDo(report).with_output_types(str)
         )
 
 
@@ -210,7 +207,7 @@ class _Scan(beam.DoFn):
     def __init__(self, options: ScanOptions) -> None:
         self._options = options
 
-    @telling
+    @locating
     def process(self, paths: list[str]) -> Iterator[tuple[int, bytes]]:
         yield 0, pickle.dumps([scan_file(path, self._options) for path in paths], 5)
 
@@ -221,32 +218,26 @@ class _Report(beam.DoFn):
         self._check: Check = check
         self._plan = plan
 
-    @telling
+    @locating
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
         sets: list[ShardSet]
         sets, scans = self._sets.get()
         for data in element[1]:
-            found_now: list[FileScan] = pickle.loads(data)
-            scans.update((scan.path, scan) for scan in found_now)
+            new_scans: list[FileScan] = pickle.loads(data)
+            scans.update((scan.path, scan) for scan in new_scans)
         scanned = [[scans[path] for _, path in found.shards] for found in sets]
         report = Report(judge(sets, scanned, self._check, self._plan), self._check).to_json()
         yield json.dumps(report, indent=2, sort_keys=True)
 
 
-# One text of a pipeline, kept in a file.
-
-
-class KeepText(beam.DoFn):
-    """Writes a text, and a line end, to a path or URL, and passes it on.
-
-    Doing it again replaces the file.
-    """
+class SaveText(beam.DoFn):
+    """Writes a text and a newline to a path or URL, replacing the file, and yields the text."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def process(self, text: str) -> Iterator[str]:
-        """Yield the text once it is kept."""
+        """Yield the text once it is written."""
         storage = storage_for(self._path)
         file = storage.create(self._path)
         file.write(f"{text}\n".encode())
@@ -260,34 +251,34 @@ class WriteShards(beam.PTransform):
 
     Applied to a pipeline it writes the items of ``source``, and the manifest is the same too.
     Applied to a PCollection of feature dicts (or of ``bytes``, finished records) it writes these,
-    in the order of a salted hash of ``key``: whatever order they come in, the shards are the same,
-    and ``shardwriter write --order key`` writes them too.
+    in the order of a salted hash of ``key``. The shards do not depend on the order of the
+    PCollection, and equal those of ``shardwriter write --order key``.
 
     Args:
         out: ``dir/train@512``; ``gs://bucket/dir/train@512`` or any URL that Beam has a file system
             for.
         source: As in :func:`shardwriter.write`; a path or URL that every worker can read, or
             ``module:callable``.
-        key: Of a PCollection: the feature that is every item's key, or a function that returns it:
-            text, bytes or an int. No two items may have the same.
+        key: For a PCollection: the feature that is the key of an item, or a function that returns
+            the key: text, bytes or an int. Keys must be unique.
         format: As in :func:`shardwriter.write`.
-        options: What decides the bytes: map, label, schema, compression, ... With ``split`` it is
-            this split of the source that is written, under the name that ``out`` has.
-        run: What does not: overwrite, resume, on_error, max_errors.
-        strategy: ``strided``, ``chunked``, or ``auto`` to have the source decide.
-        plan: A file that keeps what is fixed before the first record; made where there is none.
-        num_buckets: Of a PCollection: into how many parts it is sorted. Each is sorted by one
-            worker, in 64 MB of memory and a temporary file.
+        options: Options that decide the bytes: map, label, schema, compression, ... With ``split``
+            this split of the source is written, under the name in ``out``.
+        run: Options that change no byte: overwrite, resume, on_error, max_errors.
+        strategy: ``strided``, ``chunked``, or ``auto`` to choose by the kind of the source.
+        plan: A file for the decisions that precede the first record; written if there is none.
+        num_buckets: For a PCollection: the number of buckets. Each is sorted by one worker, in
+            64 MB of memory and a temporary file.
 
     Attributes:
-        task: What is launched, once the transform was applied.
-        notes: What a person should know of the source, one line each; then, too.
+        task: The launch, once the transform is applied.
+        notes: Notes about the source, one line each, once the transform is applied.
 
     Returns:
         A PCollection of one element: the text of the manifest, once the dataset is published.
 
     Raises:
-        UsageError: When the pipeline is made: an option is wrong, or the output exists.
+        UsageError: At construction: an option is wrong, or the output exists.
     """
 
     def __init__(
@@ -319,7 +310,7 @@ class WriteShards(beam.PTransform):
         self.notes: list[str] = []
 
     def expand(self, pcoll: Any) -> Any:
-        """Make the graph."""
+        """Return the output of the graph."""
         if isinstance(pcoll, PBegin):
             return self._from_source(pcoll)
         if not pcoll.is_bounded:
@@ -341,14 +332,14 @@ class WriteShards(beam.PTransform):
             ("plan", self._plan, None),
         ):
             if value != default:
-                raise OptionError(f"{name} is for sources, and a PCollection is none")
+                raise OptionError(f"{name} is for sources; leave it off for a PCollection")
         if type(self._num_buckets) is not int or self._num_buckets < 1:
-            raise OptionError(f"num_buckets is {self._num_buckets!r}: it is a number from 1 on")
+            raise OptionError(f"num_buckets is {self._num_buckets!r}: it must be 1 or more")
         feature = self._key if isinstance(self._key, str) else None
         if self._options.key not in (None, feature):
             raise OptionError(
-                f"the options say the key {self._options.key!r}, and WriteShards {self._key!r}",
-                hint="leave it out of the options",
+                f"the options have key={self._options.key!r}, and WriteShards {self._key!r}",
+                hint="leave key out of the options",
             )
         options = replace(self._options, order="key", key=feature)
         dry_run = is_dry_run(pcoll.pipeline)
@@ -359,21 +350,21 @@ class WriteShards(beam.PTransform):
         buckets = (
             pcoll
             | "Bucket"
-            >> beam.ParDo(Bucketed(self._key, seed, self._num_buckets)).with_output_types(Keyed)
+            >> beam.ParDo(AssignBucket(self._key, seed, self._num_buckets)).with_output_types(Keyed)
             | "GroupBuckets" >> beam.GroupByKey()
             | "SortBucket" >> beam.ParDo(SortBucket(task)).with_output_types(Keyed)
         )
-        # With it a PCollection without items is written too.
-        none = pcoll.pipeline | "NoBucket" >> beam.Create(
+        # The empty bucket writes a dataset also for a PCollection without items.
+        empty = pcoll.pipeline | "NoBucket" >> beam.Create(
             [(0, b"")], reshuffle=False
         ).with_output_types(Keyed)
         chunks = (
-            (buckets, none)
+            (buckets, empty)
             | "AllBuckets" >> beam.Flatten()
             | "GatherBuckets" >> beam.GroupByKey()
-            | "Number" >> beam.ParDo(Number(task)).with_output_types(bytes)
+            | "Number" >> beam.ParDo(NumberItems(task)).with_output_types(bytes)
             | "Spread" >> beam.Reshuffle()
-            | "MakeChunks" >> beam.ParDo(ChunkBucket(task)).with_output_types(Keyed)
+            | "WriteChunks" >> beam.ParDo(ChunkBucket(task)).with_output_types(Keyed)
         )
         return _published(_joined(chunks, task), task)
 
@@ -381,26 +372,28 @@ class WriteShards(beam.PTransform):
         if self._source is None or self._key is not None:
             raise OptionError(
                 "WriteShards on a pipeline writes the items of a source",
-                hint="name it (source=...), or apply it to a PCollection, with a key",
+                hint="give source=..., or apply it to a PCollection, with key=...",
             )
         task = self.task = self._task(dry_run=is_dry_run(pcoll.pipeline))
         numbers = (
             pcoll
-            | "Numbers" >> beam.Create(numbers_of(task), reshuffle=False).with_output_types(int)
+            | "Numbers" >> beam.Create(first_elements(task), reshuffle=False).with_output_types(int)
             | "Spread" >> beam.Reshuffle()
         )
         if task.strategy == "strided":
-            made = numbers | "WriteShard" >> beam.ParDo(WriteShard(task)).with_output_types(Keyed)
+            shards = numbers | "WriteShard" >> beam.ParDo(WriteShard(task)).with_output_types(Keyed)
         else:
-            chunks = numbers | "MakeChunks" >> beam.ParDo(MakeChunks(task)).with_output_types(Keyed)
-            made = _joined(chunks, task)
-        return _published(made, task)
+            chunks = numbers | "WriteChunks" >> beam.ParDo(WriteChunks(task)).with_output_types(
+                Keyed
+            )
+            shards = _joined(chunks, task)
+        return _published(shards, task)
 
     def _task(self, *, dry_run: bool) -> Task:
         options = self._options
         if not dry_run and not self._run.resume:
-            # A source can take long to open, and an output that is taken is told at once.
-            place_for(self._output, 1, "", self._run)
+            # Refuse an existing output before the source is opened, which can take long.
+            open_launch(self._output, 1, "", self._run)
         plan = None if self._plan is None else read_plan(self._plan)
         source = open_source(
             self._source,
@@ -411,9 +404,9 @@ class WriteShards(beam.PTransform):
         )
         for warning in warnings_of(source) if self._run.strict else ():
             raise as_error(warning, SourceError)
-        is_told = isinstance(self._source, Opened)
+        is_reported = isinstance(self._source, Opened)
         notes = [
-            *([] if is_told else source.notes),
+            *([] if is_reported else source.notes),
             *key_notes(source, options),
             *key_costs(source, options),
         ]
@@ -433,12 +426,12 @@ class WriteShards(beam.PTransform):
 
 
 def is_dry_run(pipeline: beam.Pipeline) -> bool:
-    """Tell whether the graph is made and nothing is run (``--dry_run`` of the DataflowRunner)."""
+    """Return whether only the graph is constructed (``--dry_run`` of the DataflowRunner)."""
     return bool(pipeline.options.view_as(TestOptions).dry_run)
 
 
 def _joined(chunks: Any, task: Task) -> Any:
-    """Go from chunks, by block and shard, to finished shards."""
+    """Return finished shards, from chunks by block and shard."""
     return (
         chunks
         | "GroupChunks" >> beam.GroupByKey()
@@ -448,10 +441,10 @@ def _joined(chunks: Any, task: Task) -> Any:
     )
 
 
-def _published(made: Any, task: Task) -> Any:
-    """Go from finished shards, all under key 0, to the text of the manifest."""
+def _published(shards: Any, task: Task) -> Any:
+    """Return the text of the manifest, from finished shards, all under key 0."""
     return (
-        made
+        shards
         | "GroupShards" >> beam.GroupByKey()
         | "Manifest" >> beam.ParDo(PublishAll(task)).with_output_types(str)
     )

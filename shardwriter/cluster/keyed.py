@@ -1,16 +1,15 @@
-"""Items in any order, put in that of a salted hash of their keys, and numbered.
+"""Items in any order, sorted by a salted hash of their keys, and numbered.
 
-A hash says which of B buckets an item belongs to; the buckets follow each other, so an item's
-number is the size of the buckets before its own, and its place there. A bucket is sorted when it
-has been gathered, and kept in a file until the sizes of all are known::
+The hash assigns an item to one of B buckets. The index of an item is the size of the buckets before
+its own plus its position there. A bucket is sorted once it is complete, and stored in a file until
+the sizes of all are known::
 
     packed item    u64 hash of the key, u64 bytes of the key, key, pickled item
     bucket file    frames of a TFRecord file, each a packed item, in order
 
-It is read once, in runs (:mod:`shardwriter.cluster.parts`): what is behind it does not know that
-the items had keys. Unpickling an item runs code, and others may be able to write where the file
-lies: it is copied and compared with the SHA-256 that came through the pipeline before an item is
-taken out.
+It is read once, in runs (:mod:`shardwriter.cluster.parts`); later steps do not use the keys.
+Unpickling an item runs code, and others may be able to write to the file's folder: the file is
+copied and compared with the SHA-256 from the pipeline before an item is unpickled.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from hashlib import blake2b, sha256
 from itertools import pairwise
 from typing import Any, Final
 
-from shardwriter.cluster.parts import Cut
-from shardwriter.cluster.place import Place, new_attempt
+from shardwriter.cluster.launch import LaunchOutput, new_attempt
+from shardwriter.cluster.parts import Partitioning
 from shardwriter.dataset import (
     equal_keys,
     key_bytes,
@@ -48,11 +47,11 @@ _COPY_BYTES: Final = 1 << 20
 _KEY_DIGEST_BYTES: Final = 16
 
 KeyOf = str | Callable[[Any], Any]
-"""The feature that is an item's key, or what returns the key."""
+"""The feature that is an item's key, or a function that returns the key."""
 
 
 class KeyedItems:
-    """Items that come with their keys: the source of a job without a source.
+    """The items of a PCollection, as the source of a job.
 
     An item is ``(key, pickled features)``.
     """
@@ -60,19 +59,19 @@ class KeyedItems:
     kind = KIND
     num_items: int | None = None
     random_access = False
-    travels = True
-    stable = True
+    sendable = True
+    resumable = True
     plan: Mapping[str, FeatureType] = {}
     vocabularies: Mapping[str, list[str]] = {}
     label: str | None = None
     notes: Sequence[str] = ()
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """There is no list of them: they come out of a pipeline."""
+        """Not available: the items are in a pipeline."""
         raise NotImplementedError
 
     def item(self, item_index: int) -> tuple[bytes, bytes]:
-        """There is none at hand."""
+        """Not available: the items are in a pipeline."""
         raise NotImplementedError
 
     def key(self, item: tuple[bytes, bytes]) -> str:
@@ -84,16 +83,16 @@ class KeyedItems:
         return pickle.loads(item[1])
 
     def digest(self) -> dict[str, Any]:
-        """Return nothing: what identifies the data is known when all of it was seen."""
+        """Return nothing: the identity of the data is known only after all items were read."""
         return {}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return nothing, likewise."""
+        """Return nothing, as :meth:`digest`."""
         return {}
 
 
 def keys_digest(key_sum: int, num_items: int) -> dict[str, Any]:
-    """Return what identifies a set of keys, in whatever order they came."""
+    """Return the identity of a set of keys, which does not depend on their order."""
     total = key_sum % (1 << 8 * _KEY_DIGEST_BYTES)
     return {"keys": f"{total:0{2 * _KEY_DIGEST_BYTES}x}", "num_items": num_items}
 
@@ -102,8 +101,8 @@ def bucket_of(item: Any, key: KeyOf, seed: int, num_buckets: int) -> tuple[int, 
     """Return an item's bucket, and the item packed with its key.
 
     Raises:
-        FeatureError: It has no key, or one of another type.
-        CallableError: The function that returns the key raised.
+        FeatureError: The item has no key, or one of another type.
+        CallableError: The key function raised.
     """
     if isinstance(key, str):
         text = key_of(item, key)
@@ -112,13 +111,13 @@ def bucket_of(item: Any, key: KeyOf, seed: int, num_buckets: int) -> tuple[int, 
             value = key(item)
         except Exception as error:
             raise CallableError(
-                f"the key raised {type(error).__name__}: {reason(error)}"
+                f"the key function raised {type(error).__name__}: {reason(error)}"
             ) from error
         text = key_bytes(value)
     if not isinstance(item, (bytes, Mapping)) and own_fields(item) is None:
         raise FeatureError(
             f"the item is of type {type(item).__name__}, not a mapping of features",
-            hint="end the pipeline with feature dicts, or with bytes, which are finished records",
+            hint="give WriteShards feature dicts, or bytes, which are finished records",
             item=text.decode("utf-8", "backslashreplace"),
         )
     number = key_hash(text, seed)
@@ -127,7 +126,7 @@ def bucket_of(item: Any, key: KeyOf, seed: int, num_buckets: int) -> tuple[int, 
 
 
 def _key(packed: bytes) -> tuple[int, bytes, int]:
-    """Return the hash and the key of a packed item, and where the item begins."""
+    """Return the hash and the key of a packed item, and the offset of the item."""
     number, size = _HEAD.unpack_from(packed)
     end = _HEAD.size + size
     return number, packed[_HEAD.size : end], end
@@ -138,14 +137,14 @@ class Bucket:
     """A sorted bucket.
 
     Attributes:
-        bucket: Its number.
+        bucket: The number of the bucket.
         path: Its file.
-        num_items: Its items.
-        num_bytes: Their bytes, packed.
+        num_items: Number of items.
+        num_bytes: Bytes of the packed items.
         key_sum: Sum of a hash of every key.
-        sha256: Of the file.
-        first_run: The run of its first items; known when all buckets are there.
-        first_item: The number of its first item, likewise.
+        sha256: Hash of the file.
+        first_run: The run of its first item; set once all buckets are sorted.
+        first_item: The index of its first item; set then too.
     """
 
     bucket: int
@@ -158,18 +157,18 @@ class Bucket:
     first_item: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON."""
+        """Return the bucket as JSON."""
         return asdict(self)
 
 
-def write_bucket(place: Place, bucket: int, values: Iterable[bytes]) -> Bucket:
-    """Sort the items of a bucket, and keep them in a file.
+def write_bucket(out: LaunchOutput, bucket: int, values: Iterable[bytes]) -> Bucket:
+    """Sort the items of a bucket, and write them to a file.
 
-    Memory holds their keys and 64 MiB; what is more waits in a temporary file.
+    Memory holds their keys and 64 MiB of items; the rest is in a temporary file.
 
     Args:
-        place: Where.
-        bucket: Its number.
+        out: The output of the launch.
+        bucket: The number of the bucket.
         values: Packed items, in any order.
 
     Raises:
@@ -190,12 +189,12 @@ def write_bucket(place: Place, bucket: int, values: Iterable[bytes]) -> Bucket:
                 scratch.append(bytes(waiting))
                 waiting.clear()
         order.sort()
-        for one, another in pairwise(order):
-            if one[1] == another[1]:
-                raise equal_keys(one[1])
-        path = place.bucket_path(bucket, new_attempt())
+        for (_, key, *_), (_, next_key, *_) in pairwise(order):
+            if key == next_key:
+                raise equal_keys(key)
+        path = out.bucket_path(bucket, new_attempt())
         in_file = scratch.num_bytes
-        file = _Hashing(place.storage.create(path))
+        file = _HashedFile(out.storage.create(path))
         with closing(TFRecordWriter(file)) as writer, memoryview(waiting) as rest:
             for _, _, begin, size in order:
                 if begin < in_file:
@@ -203,12 +202,12 @@ def write_bucket(place: Place, bucket: int, values: Iterable[bytes]) -> Bucket:
                 else:
                     writer.write(bytes(rest[begin - in_file : begin - in_file + size]))
             writer.flush()
-            place.storage.complete(path)
+            out.storage.complete(path)
     return Bucket(bucket, path, len(order), num_bytes, key_sum, file.sha256.hexdigest())
 
 
-class _Hashing:
-    """A growing file whose bytes are hashed on their way."""
+class _HashedFile:
+    """A file to write whose bytes are hashed."""
 
     def __init__(self, file: OutputFile) -> None:
         self._file = file
@@ -220,49 +219,49 @@ class _Hashing:
         self._file.write(data)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
 
-def number_buckets(buckets: Iterable[Bucket], num_shards: int) -> tuple[list[Bucket], Cut]:
-    """Number the items, and cut them into runs; a run has items of one bucket only.
+def number_buckets(buckets: Iterable[Bucket], num_shards: int) -> tuple[list[Bucket], Partitioning]:
+    """Number the items, and divide them into runs; a run has items of one bucket only.
 
     A bucket that a runner delivers twice counts once.
 
     Returns:
-        The buckets in order, with the numbers of their first item and their first run; and the cut.
+        The buckets in order, with their first item and first run; and the partitioning.
     """
     by_number = {bucket.bucket: bucket for bucket in buckets}
     in_order = [by_number[number] for number in sorted(by_number)]
     num_items = sum(bucket.num_items for bucket in in_order)
     num_bytes = sum(bucket.num_bytes for bucket in in_order)
-    cut = Cut.of(num_shards, num_bytes / max(1, num_items))
+    partitioning = Partitioning.of(num_shards, num_bytes / max(1, num_items))
     numbered = []
     first_item = first_run = 0
     for bucket in in_order:
         numbered.append(replace(bucket, first_run=first_run, first_item=first_item))
         first_item += bucket.num_items
-        first_run += cut.num_runs(bucket.num_items)
-    return numbered, cut
+        first_run += partitioning.num_runs(bucket.num_items)
+    return numbered, partitioning
 
 
-def read_bucket(place: Place, bucket: Bucket) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+def read_bucket(out: LaunchOutput, bucket: Bucket) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     """Yield index and descriptor of the items of a bucket, in order.
 
     Raises:
-        RunError: Its file is not the one that was written.
+        RunError: Its file has changed since it was written.
     """
     with tempfile.TemporaryFile() as copy:
         found = sha256()
-        with place.storage.open(bucket.path) as file:
+        with out.storage.open(bucket.path) as file:
             while data := file.read(_COPY_BYTES):
                 found.update(data)
                 copy.write(data)
         if found.hexdigest() != bucket.sha256:
             raise RunError(
-                "it is not the file that this job has written",
+                "this is not the file that the job wrote; nothing in it was run",
                 path=bucket.path,
-                hint="nothing in it was run; see who else may write there, and start the job again",
+                hint="check who else may write to the folder, and start the job again",
             )
         copy.seek(0)
         for index, record in enumerate(read_frames(copy, path=bucket.path), bucket.first_item):

@@ -1,8 +1,20 @@
-"""From chunks to shards: groups are written as parts, and the parts of a shard are joined.
+"""The shuffle of a Beam job: from runs of items to chunks, parts and shards.
 
-A group has what a block of runs gave one shard. Its chunks are put in order, held against each
-other for holes and duplicates, and written as one part; a chunk that came as a file is a part of
-its own. Parts are plain frames: whoever joins them compresses.
+::
+
+    items      0 ........................................................ T
+    run        N * chunk_records consecutive items: encoded by one worker
+    chunk      the records of a run for one shard: framed, one value of the shuffle
+    block      block_runs runs; the chunks of a block for one shard are a group, written as one part
+
+The key of a group is one int, ``block * N + shard``. A chunk larger than ``max_chunk_bytes`` is
+written to a file, and only its name is shuffled. So no group has more than ``MAX_GROUP_BYTES``,
+whatever the sizes of the records are; the target is an eighth of that. The memory of a run is
+limited too: a chunk is yielded as soon as it is complete, and the largest continue in files once
+all together have more than ``MAX_RUN_BYTES``.
+
+The chunks of a group are sorted, checked for holes and duplicates, and written as one part; a chunk
+in a file is a part of its own. Parts are plain frames; joining them into a shard compresses.
 """
 
 from __future__ import annotations
@@ -16,7 +28,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardwriter.cluster.place import Facts, MadeShard, Place, new_attempt, pack_json, unpack_json
+from shardwriter.cluster.launch import (
+    Facts,
+    FinishedShard,
+    LaunchOutput,
+    new_attempt,
+    pack_json,
+    unpack_json,
+)
 from shardwriter.dataset import SealedShard, frame_ends
 from shardwriter.errors import AssignmentError, StorageError
 from shardwriter.formats import (
@@ -32,35 +51,19 @@ from shardwriter.schema import RecordStats
 from shardwriter.storage import ComposingStorage, OutputFile
 from shardwriter.writing import ItemEncoder, ItemResult, ShardFile, open_record_writer
 
-# How a sequence of items is cut for the shuffle.
-#
-# ::
-#
-#     items      0 ........................................................ T
-#     run        N * chunk_records consecutive items: made by one worker, in memory for a moment
-#     chunk      what a run has for one shard: framed, one value of the shuffle
-#     block      block_runs runs: what a group has of one shard, written as one part
-#
-# The key of a group is one int, ``block * N + shard``. A chunk that comes out larger than
-# ``max_chunk_bytes`` goes around the shuffle, as a file of which only the name is sent. So no group
-# has more than ``MAX_GROUP_BYTES``, whatever the sizes of the records are; an eighth of that is
-# aimed at. What a worker has of a run in memory is bounded likewise: a chunk is handed on as soon
-# as it is whole, and the largest go on in files where all of them together have more than
-# ``MAX_RUN_BYTES``.
-
 MAX_GROUP_BYTES: Final = 256 << 20
 MAX_RUN_BYTES: Final = 64 << 20
 MAX_BLOCK_RUNS: Final = 1 << 13
 _MAX_CHUNK_BYTES: Final = 4 << 20
-_CHUNK_BYTES: Final = 1 << 18  # aimed at
-_RUN_BYTES: Final = MAX_RUN_BYTES // 2  # aimed at
-_GROUP_BYTES: Final = MAX_GROUP_BYTES // 8  # aimed at
+_CHUNK_BYTES: Final = 1 << 18  # target
+_RUN_BYTES: Final = MAX_RUN_BYTES // 2  # target
+_GROUP_BYTES: Final = MAX_GROUP_BYTES // 8  # target
 MAX_CHUNK_RECORDS: Final = 1 << 14
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How items are cut.
+class Partitioning:
+    """The sizes of runs, chunks and blocks.
 
     Attributes:
         num_shards: N.
@@ -73,8 +76,8 @@ class Cut:
     block_runs: int
 
     @classmethod
-    def of(cls, num_shards: int, mean_bytes: float) -> Cut:
-        """Return the cut for records of a mean size, as a sample has it."""
+    def of(cls, num_shards: int, mean_bytes: float) -> Partitioning:
+        """Return the partitioning for records of a mean size in bytes."""
         frame_bytes = max(1.0, mean_bytes)
         chunk_bytes = min(_CHUNK_BYTES, _RUN_BYTES / num_shards)
         records = max(1, min(MAX_CHUNK_RECORDS, int(chunk_bytes / frame_bytes)))
@@ -88,26 +91,24 @@ class Cut:
 
     @property
     def max_chunk_bytes(self) -> int:
-        """The most that a chunk may have to be shuffled."""
+        """Maximum bytes of a chunk that is shuffled; larger ones are written to files."""
         return min(_MAX_CHUNK_BYTES, MAX_GROUP_BYTES // self.block_runs)
 
     def num_runs(self, num_items: int) -> int:
-        """Return how many runs there are of T items."""
+        """Return the number of runs of T items."""
         return -(-num_items // self.run_items)
 
     def key(self, run: int, shard: int) -> int:
-        """Return the key of the group that a chunk goes to."""
+        """Return the key of the group of a chunk."""
         return run // self.block_runs * self.num_shards + shard
 
     def block_and_shard(self, key: int) -> tuple[int, int]:
-        """Return what a key stands for."""
+        """Return the block and the shard of a group's key."""
         return divmod(key, self.num_shards)
 
 
-# From items to chunks: what a run of consecutive items has for each shard, framed and counted.
-
 SEED: Final = -1
-"""The run of a chunk without items: with it every shard has a group, those without records too."""
+"""The run of a chunk without items, which gives every shard a group, also without records."""
 
 _BUFFER_BYTES: Final = 1 << 20
 _U64: Final = struct.Struct("<Q")
@@ -115,18 +116,18 @@ _U64: Final = struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class Chunk:
-    """What a run has for a shard.
+    """The records of a run for one shard.
 
     Attributes:
-        run: Its number.
-        first_row: Place of its first item among the items of the shard: i div N.
-        num_items: Items, those without a record included.
+        run: The number of the run.
+        first_row: Position of its first item among the items of the shard: i div N.
+        num_items: Number of items, those without a record included.
         sizes: u32[n] payload bytes of each record.
-        crc32c: Of the frames.
-        frames: The frames, in pieces; none where they lie in a file.
+        crc32c: CRC of the frames.
+        frames: The frames, in buffers; none if they are in a file.
         path: That file.
-        facts: Of all items of the run, with one of its chunks; see
-            :class:`shardwriter.cluster.place.Facts`.
+        facts: Facts about all items of the run, in one of its chunks only; see
+            :class:`shardwriter.cluster.launch.Facts`.
     """
 
     run: int
@@ -139,20 +140,20 @@ class Chunk:
     facts: bytes | None = None
 
     def to_bytes(self) -> bytes:
-        """Return all of it: the frames as they are, for they are most of it, behind the rest."""
-        rest = pickle.dumps(replace(self, frames=()), 5)
-        return b"".join((_U64.pack(len(rest)), rest, *self.frames))
+        """Return the chunk, packed: u64 size of a header, pickled header, frames."""
+        header = pickle.dumps(replace(self, frames=()), 5)
+        return b"".join((_U64.pack(len(header)), header, *self.frames))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Chunk:
-        """Return what :meth:`to_bytes` has told; the frames are not copied."""
+        """Return the chunk from the bytes of :meth:`to_bytes`; the frames are not copied."""
         end = _U64.size + _U64.unpack_from(data)[0]
         chunk: Chunk = pickle.loads(data[_U64.size : end])
         return replace(chunk, frames=(memoryview(data)[end:],))
 
 
-class _Growing:
-    """The frames of a chunk: in memory, and in a file once they are many."""
+class _ChunkBuffer:
+    """The frames of an unfinished chunk: in memory, or in a file if they are many."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class _Growing:
         self._num_bytes = 0
         self._file: OutputFile | None = None
         self.is_in_memory = True
-        self.memory_bytes = 0  # of records, as whoever writes them counts them
+        self.memory_bytes = 0  # of records in memory, counted by ChunkWriter
         self._path: str | None = None
         self._sizes: list[int] = []
         self.num_items = 0
@@ -177,34 +178,34 @@ class _Growing:
         self.writer = TFRecordWriter(self, buffer_bytes=buffer_bytes, on_flush=self._sizes.extend)
 
     def write(self, data: bytes, /) -> None:
-        """Take frames from the writer."""
+        """Append frames; called by the record writer."""
         self._num_bytes += len(data)
         if self._file is None:
             self._parts.append(data)
             if self._num_bytes > self._max_bytes:
-                self._move()
+                self._move_to_file()
         else:
             self._file.write(data)
 
     def spill(self) -> None:
-        """Go on in a file, though the frames are not many."""
+        """Move the frames to a file."""
         self.writer.flush()
         if self._file is None:
-            self._move()
+            self._move_to_file()
 
-    def _move(self) -> None:
+    def _move_to_file(self) -> None:
         self.is_in_memory = False
         self._path, self._file = self._open_file()
         self._file.write(b"".join(self._parts))
         self._parts.clear()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
     def chunk(self, run: int) -> Chunk:
-        """Return the chunk; no record comes afterwards."""
+        """Return the chunk; no record may be written afterwards."""
         self.writer.flush()
         if self._path is not None:
             self._complete(self._path)
@@ -214,29 +215,29 @@ class _Growing:
         return Chunk(run, self._first_row, self.num_items, sizes, crc32c, self._parts, self._path)
 
 
-class ChunkMaker:
-    """Makes the chunks of runs, one run after the other.
+class ChunkWriter:
+    """Encodes runs as chunks, one run after the other.
 
     Args:
-        cut: How items are cut.
-        place: Where large chunks go.
-        new_encoder: Returns a fresh encoder: what it learns belongs to one run.
-        max_errors: How many items of a run may give an error; None for any number.
+        partitioning: The sizes of runs and chunks.
+        out: The output of the launch, for large chunks.
+        new_encoder: Returns a new encoder, whose statistics are of one run.
+        max_errors: Maximum number of errors in a run; None for any number.
     """
 
     def __init__(
         self,
-        cut: Cut,
-        place: Place,
+        partitioning: Partitioning,
+        out: LaunchOutput,
         new_encoder: Callable[[], ItemEncoder],
         max_errors: int | None = None,
     ) -> None:
-        self._cut = cut
-        self._place = place
+        self._partitioning = partitioning
+        self._out = out
         self._new_encoder = new_encoder
         self._max_errors = max_errors
 
-    def make(
+    def write(
         self,
         run: int,
         items: Iterable[tuple[int, Any]],
@@ -246,90 +247,92 @@ class ChunkMaker:
         """Yield the key and the chunk of each shard that has items in a run.
 
         Args:
-            run: Its number.
+            run: The number of the run.
             items: Index and descriptor of its items, in order of index.
-            num_items: Tells T, where the items have come to the source's end.
-            key_sum: See :class:`shardwriter.cluster.place.Facts`.
+            num_items: Returns T after the last item, if these are the last of the source.
+            key_sum: See :class:`shardwriter.cluster.launch.Facts`.
 
         Raises:
-            ShardwriterError: An item is at fault, or the file system.
+            ShardwriterError: An item can not be encoded, or a file not be written.
         """
         encoder = self._new_encoder()
         facts = Facts(encoder.encoder.stats)
-        growing: dict[int, _Growing] = {}
-        last: tuple[int, Chunk] | None = None  # the facts, when all are known, go with the last one
+        buffers: dict[int, _ChunkBuffer] = {}
+        last: tuple[int, Chunk] | None = None  # the last chunk has the facts of all items
         try:
-            for key, chunk in self._chunks(run, encoder.records(items), growing, facts):
+            for key, chunk in self._chunks(run, encoder.records(items), buffers, facts):
                 if last is not None:
                     yield last
                 last = key, chunk
         finally:
-            for mine in growing.values():  # there are some only where it was stopped
-                mine.writer.discard()
+            for buffer in buffers.values():  # there are some only after an error
+                buffer.writer.discard()
         facts.num_items = num_items()
         facts.key_sum = key_sum
-        key, chunk = last or (self._cut.key(run, 0), Chunk(run, 0, 0))
+        key, chunk = last or (self._partitioning.key(run, 0), Chunk(run, 0, 0))
         yield key, replace(chunk, facts=pack_json(facts.to_json()))
 
     def _chunks(
         self,
         run: int,
         records: Iterable[tuple[int, ItemResult]],
-        growing: dict[int, _Growing],
+        buffers: dict[int, _ChunkBuffer],
         facts: Facts,
     ) -> Iterator[tuple[int, Chunk]]:
-        """Deal records, and yield chunks as soon as they have all of their items."""
-        num_shards, chunk_records = self._cut.num_shards, self._cut.chunk_records
+        """Assign records to chunks, and yield chunks as soon as they have all of their items."""
+        num_shards, chunk_records = self._partitioning.num_shards, self._partitioning.chunk_records
         memory_bytes = 0
-        for index, made in records:
+        for index, result in records:
             shard = index % num_shards
-            mine = growing.get(shard)
-            if mine is None:
-                mine = growing[shard] = self._growing(run, shard, index // num_shards)
-            mine.num_items += 1
-            if type(made) is bytes:
-                mine.writer.write(made)
-                if mine.is_in_memory:
-                    mine.memory_bytes += len(made)
-                    memory_bytes += len(made)
+            buffer = buffers.get(shard)
+            if buffer is None:
+                buffer = buffers[shard] = self._new_buffer(run, shard, index // num_shards)
+            buffer.num_items += 1
+            if type(result) is bytes:
+                buffer.writer.write(result)
+                if buffer.is_in_memory:
+                    buffer.memory_bytes += len(result)
+                    memory_bytes += len(result)
                 else:
-                    memory_bytes -= mine.memory_bytes
-                    mine.memory_bytes = 0
+                    memory_bytes -= buffer.memory_bytes
+                    buffer.memory_bytes = 0
             else:
-                facts.note_gap(index, made, self._max_errors)
-            if mine.num_items == chunk_records:
-                memory_bytes -= mine.memory_bytes
-                yield self._cut.key(run, shard), mine.chunk(run)
-                del growing[shard]
+                facts.note_gap(index, result, self._max_errors)
+            if buffer.num_items == chunk_records:
+                memory_bytes -= buffer.memory_bytes
+                yield self._partitioning.key(run, shard), buffer.chunk(run)
+                del buffers[shard]
             elif memory_bytes > MAX_RUN_BYTES:
-                largest = max(growing.values(), key=lambda one: one.memory_bytes)
+                largest = max(buffers.values(), key=lambda each: each.memory_bytes)
                 memory_bytes -= largest.memory_bytes
                 largest.memory_bytes = 0
                 largest.spill()
-        for shard in sorted(growing):
-            yield self._cut.key(run, shard), growing[shard].chunk(run)
-            del growing[shard]
+        for shard in sorted(buffers):
+            yield self._partitioning.key(run, shard), buffers[shard].chunk(run)
+            del buffers[shard]
 
-    def _growing(self, run: int, shard: int, first_row: int) -> _Growing:
-        storage = self._place.storage
+    def _new_buffer(self, run: int, shard: int, first_row: int) -> _ChunkBuffer:
+        storage = self._out.storage
 
         def open_file() -> tuple[str, OutputFile]:
-            path = self._place.part_path(shard, run // self._cut.block_runs, new_attempt())
+            path = self._out.part_path(shard, run // self._partitioning.block_runs, new_attempt())
             return path, storage.create(path)
 
-        return _Growing(first_row, self._cut.max_chunk_bytes, open_file, storage.complete)
+        return _ChunkBuffer(
+            first_row, self._partitioning.max_chunk_bytes, open_file, storage.complete
+        )
 
 
 _COPY_BYTES: Final = 1 << 20
 
 
 class Part(NamedTuple):
-    """A piece of a shard.
+    """A part of a shard.
 
     Attributes:
-        path: Its file: frames and nothing else.
+        path: Its file, of frames only.
         sizes: u32[n] payload bytes of its records.
-        crc32c: Of the file.
+        crc32c: CRC of the file.
     """
 
     path: str
@@ -345,14 +348,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """What a block of runs gave a shard.
+    """The parts of a shard from one block of runs.
 
     Attributes:
-        block: Its number.
-        first_row: Place of its first item among the items of the shard.
+        block: The number of the block.
+        first_row: Position of its first item among the items of the shard.
         num_items: Items of the shard, those without a record included.
         parts: Their records, in order.
-        facts: Of all runs whose facts came with these chunks; None where none did.
+        facts: The facts that came with these chunks; None if none did.
     """
 
     block: int
@@ -362,48 +365,50 @@ class Block:
     facts: bytes | None
 
     def to_bytes(self) -> bytes:
-        """Return all of it."""
+        """Return the block, packed."""
         parts = [tuple(part) for part in self.parts]
         return pickle.dumps((self.block, self.first_row, self.num_items, parts, self.facts), 5)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Block:
-        """Return what :meth:`to_bytes` has told."""
+        """Return the block from the bytes of :meth:`to_bytes`."""
         block, first_row, num_items, parts, facts = pickle.loads(data)
         return cls(block, first_row, num_items, [Part(*part) for part in parts], facts)
 
 
-def write_block(place: Place, cut: Cut, label: str, key: int, values: Iterable[bytes]) -> Block:
+def write_block(
+    out: LaunchOutput, partitioning: Partitioning, label: str, key: int, values: Iterable[bytes]
+) -> Block:
     """Write a group as parts.
 
     Args:
-        place: Where.
-        cut: How items were cut.
+        out: The output of the launch.
+        partitioning: The partitioning of the items.
         label: The feature whose values are counted.
-        key: Of the group.
+        key: The key of the group.
         values: Its chunks, in any order.
 
     Raises:
         AssignmentError: A run is missing, or two chunks of one run differ.
     """
-    number, shard = cut.block_and_shard(key)
+    number, shard = partitioning.block_and_shard(key)
     chunks = _in_order(map(Chunk.from_bytes, values), shard)
     facts: Facts | None = None
     parts: list[Part] = []
-    for is_file, some in groupby(chunks, key=lambda chunk: chunk.path is not None):
+    for is_file, run_chunks in groupby(chunks, key=lambda chunk: chunk.path is not None):
         if is_file:
-            parts += [Part(chunk.path or "", chunk.sizes, chunk.crc32c) for chunk in some]
+            parts += [Part(chunk.path or "", chunk.sizes, chunk.crc32c) for chunk in run_chunks]
         else:
-            parts += _written(place, number, shard, list(some))
+            parts += _write_part(out, number, shard, list(run_chunks))
     for chunk in chunks:
         if chunk.facts is not None:
-            found = Facts.from_json(unpack_json(chunk.facts), cut.num_shards)
-            facts = facts or Facts(RecordStats.of(label, cut.num_shards))
+            found = Facts.from_json(unpack_json(chunk.facts), partitioning.num_shards)
+            facts = facts or Facts(RecordStats.of(label, partitioning.num_shards))
             facts.merge(found)
-    told = None if facts is None else pack_json(facts.to_json())
+    packed_facts = None if facts is None else pack_json(facts.to_json())
     first_row = next((chunk.first_row for chunk in chunks if chunk.num_items), 0)
     num_items = sum(chunk.num_items for chunk in chunks)
-    return Block(number, first_row, num_items, parts, told)
+    return Block(number, first_row, num_items, parts, packed_facts)
 
 
 def _in_order(chunks: Iterable[Chunk], shard: int) -> list[Chunk]:
@@ -411,18 +416,18 @@ def _in_order(chunks: Iterable[Chunk], shard: int) -> list[Chunk]:
     for chunk in chunks:
         if chunk.run == SEED:
             continue
-        there = by_run.setdefault(chunk.run, chunk)
-        # A runner may deliver twice what was tried twice; the path is that of either attempt.
-        if (there.num_items, there.sizes, there.crc32c) != (
+        first = by_run.setdefault(chunk.run, chunk)
+        # A runner may deliver the chunks of two attempts, which differ in the path only.
+        if (first.num_items, first.sizes, first.crc32c) != (
             chunk.num_items,
             chunk.sizes,
             chunk.crc32c,
         ):
             raise AssignmentError(
-                f"run {chunk.run} was made twice, with other records the second time",
+                f"run {chunk.run} was written twice, with different records",
                 shard=shard,
-                hint="the source or the map gives other records each time; a random map takes its "
-                "seed from current_worker().item_seed",
+                hint="the source or the map gives different records each time; seed a random map "
+                "with current_worker().item_seed",
             )
     in_order = [by_run[run] for run in sorted(by_run)]
     _check_rows(in_order, shard)
@@ -430,87 +435,89 @@ def _in_order(chunks: Iterable[Chunk], shard: int) -> list[Chunk]:
 
 
 def _check_rows(pieces: Sequence[Chunk | Block], shard: int, start: int | None = None) -> None:
-    """Refuse pieces of a shard that do not follow each other without a hole."""
+    """Refuse chunks or blocks of a shard with missing items between them."""
     for piece in pieces:
         if not piece.num_items:
             continue
         if start is not None and piece.first_row != start:
             raise AssignmentError(
-                f"items are missing on the way: item {start:,} of the shard is followed by item "
+                f"items are missing: item {start:,} of the shard is followed by item "
                 f"{piece.first_row:,}",
                 shard=shard,
             )
         start = piece.first_row + piece.num_items
 
 
-def _written(place: Place, block: int, shard: int, chunks: Sequence[Chunk]) -> Iterator[Part]:
+def _write_part(
+    out: LaunchOutput, block: int, shard: int, chunks: Sequence[Chunk]
+) -> Iterator[Part]:
     frames = b"".join([piece for chunk in chunks for piece in chunk.frames])
     if not frames:
         return
-    path = place.part_path(shard, block, new_attempt())
-    file = place.storage.create(path)
+    path = out.part_path(shard, block, new_attempt())
+    file = out.storage.create(path)
     file.write(frames)
-    place.storage.complete(path)
+    out.storage.complete(path)
     file.close()
     yield Part(path, b"".join(chunk.sizes for chunk in chunks), crc32c(frames))
 
 
 def join_blocks(
-    place: Place, packing: Packing, label: str, shard: int, values: Iterable[bytes]
-) -> MadeShard:
+    out: LaunchOutput, packing: Packing, label: str, shard: int, values: Iterable[bytes]
+) -> FinishedShard:
     """Join the parts of a shard.
 
     Args:
-        place: Where.
-        packing: How shards are compressed.
+        out: The output of the launch.
+        packing: The compression of the shards.
         label: The feature whose values are counted.
-        shard: Its number.
+        shard: The number of the shard.
         values: Its blocks, in any order.
 
     Raises:
         AssignmentError: A block is missing.
-        StorageError: A part is not what was written.
+        StorageError: A part has changed since it was written.
     """
     by_number = {block.block: block for block in map(Block.from_bytes, values)}
     blocks = [by_number[number] for number in sorted(by_number)]
     _check_rows(blocks, shard, 0)
-    facts = Facts(RecordStats.of(label, place.num_shards))
+    facts = Facts(RecordStats.of(label, out.num_shards))
     for block in blocks:
         if block.facts is not None:
-            facts.merge(Facts.from_json(unpack_json(block.facts), place.num_shards))
+            facts.merge(Facts.from_json(unpack_json(block.facts), out.num_shards))
     parts = [part for block in blocks for part in block.parts]
     attempt = new_attempt()
-    path, index_path = place.shard_path(shard, attempt), place.index_path(shard, attempt)
+    path, index_path = out.shard_path(shard, attempt), out.index_path(shard, attempt)
     if packing.is_plain:
-        sealed, path = _joined(place, parts, path)
-        _write_index(place, parts, index_path)
+        sealed, path = _joined(out, parts, path)
+        _write_index(out, parts, index_path)
     else:
-        sealed = _packed(place, packing, parts, path, index_path)
-    return MadeShard(shard, sealed, path, index_path, facts)
+        sealed = _packed(out, packing, parts, path, index_path)
+    return FinishedShard(shard, sealed, path, index_path, facts)
 
 
-def _joined(place: Place, parts: Sequence[Part], path: str) -> tuple[SealedShard, str]:
-    """Join plain parts into a plain shard; return where it is."""
-    storage = place.storage
+def _joined(out: LaunchOutput, parts: Sequence[Part], path: str) -> tuple[SealedShard, str]:
+    """Join plain parts into a plain shard; return it and its path."""
+    storage = out.storage
     num_bytes = sum(part.num_bytes for part in parts)
     num_records = sum(len(part.sizes) // 4 for part in parts)
     crc = 0
     for part in parts:
         crc = combine_crc32c(crc, part.crc32c, part.num_bytes)
     sealed = SealedShard(num_records, num_bytes - FRAME_BYTES * num_records, num_bytes, crc)
-    if len(parts) == 1 and not place.writes_final_names:
+    if len(parts) == 1 and not out.writes_final_names:
         storage.sync(parts[0].path)
-        return sealed, parts[0].path  # it is the shard
+        return sealed, parts[0].path  # the part is the shard
     if isinstance(storage, ComposingStorage) and parts:
         storage.compose(
             [part.path for part in parts],
             path,
             num_bytes=num_bytes,
             crc32c=crc,
-            new=place.writes_final_names,
+            new=out.writes_final_names,
         )
         return sealed, path
-    file = storage.create(path, new=place.writes_final_names)
+    file = storage.create(path, new=out.writes_final_names)
     for part in parts:
         found = 0
         with storage.open(part.path) as source:
@@ -519,26 +526,26 @@ def _joined(place: Place, parts: Sequence[Part], path: str) -> tuple[SealedShard
                 file.write(data)
         if found != part.crc32c:
             file.close()
-            raise StorageError("it is not what was written here", path=part.path)
+            raise StorageError("the file has changed since it was written", path=part.path)
     storage.sync(path)
     file.close()
     return sealed, path
 
 
-def _write_index(place: Place, parts: Sequence[Part], index_path: str) -> None:
+def _write_index(out: LaunchOutput, parts: Sequence[Part], index_path: str) -> None:
     sizes = np.frombuffer(b"".join(part.sizes for part in parts), "<u4")
-    file = place.storage.create(index_path)
+    file = out.storage.create(index_path)
     file.write(frame_ends(sizes).astype("<u8").tobytes())
-    place.storage.sync(index_path)
+    out.storage.sync(index_path)
     file.close()
 
 
 def _packed(
-    place: Place, packing: Packing, parts: Sequence[Part], path: str, index_path: str
+    out: LaunchOutput, packing: Packing, parts: Sequence[Part], path: str, index_path: str
 ) -> SealedShard:
     """Join plain parts into a compressed shard."""
-    storage = place.storage
-    new = place.writes_final_names
+    storage = out.storage
+    new = out.writes_final_names
     with ShardFile(
         storage,
         path,

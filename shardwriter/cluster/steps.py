@@ -1,11 +1,18 @@
-"""The steps of a Beam job, from the first to the last."""
+"""The steps of a Beam job.
+
+A *strided* job writes each shard by itself, without a shuffle: a worker lists the items of a shard
+(s, s + N, s + 2N, ...), loads and encodes them, and writes the shard. That needs a source with
+random access. A *chunked* or *keyed* job encodes runs of items, shuffles their chunks
+(:mod:`shardwriter.cluster.parts`), and joins the parts of each shard. The last step of all checks
+the counts of the shards, and publishes the dataset.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import wraps
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, Final
 
 import apache_beam as beam
@@ -22,15 +29,22 @@ from shardwriter.cluster.keyed import (
     read_bucket,
     write_bucket,
 )
-from shardwriter.cluster.parts import SEED, Chunk, ChunkMaker, Cut, join_blocks, write_block
-from shardwriter.cluster.place import (
+from shardwriter.cluster.launch import (
     Facts,
-    MadeShard,
-    Place,
+    FinishedShard,
+    LaunchOutput,
     facts_of,
     new_attempt,
     pack_json,
     unpack_json,
+)
+from shardwriter.cluster.parts import (
+    SEED,
+    Chunk,
+    ChunkWriter,
+    Partitioning,
+    join_blocks,
+    write_block,
 )
 from shardwriter.cluster.task import Identity, Task
 from shardwriter.dataset import Gaps, Manifest, SealedShard, columns, num_shard_items
@@ -56,144 +70,140 @@ from shardwriter.writing import (
     read_last_record,
 )
 
-# Strategy A: each shard is a job of its own, and nothing is shuffled.
-#
-# Whoever is given a shard lists its items (s, s + N, s + 2N, ...), loads and encodes them and
-# writes the shard. That takes a source that has any item at hand.
-
 
 def write_shard(
     job: Job,
-    place: Place,
+    out: LaunchOutput,
     shard: int,
     *,
     skip_errors: bool,
     max_errors: int | None,
     strict: bool = False,
-) -> MadeShard:
-    """Write one shard.
+) -> FinishedShard:
+    """Write one shard, unless an earlier attempt finished it.
 
     Args:
-        job: What to write.
-        place: Where.
-        shard: Its number.
+        job: The job.
+        out: The output of the launch.
+        shard: The number of the shard.
         skip_errors: Whether an item that gives an error leaves a gap.
-        strict: Whether a warning about an item is its error.
-        max_errors: How many may; None for any number.
+        strict: Whether a warning about an item is an error.
+        max_errors: Maximum number of errors; None for any number.
 
     Raises:
-        ShardwriterError: An item is at fault, or the file system.
-        RunChanged: An item gives another record now than when the shard was finished.
+        ShardwriterError: An item can not be encoded, or the shard not be written.
+        RunChanged: An item gives a different record now than when the shard was finished.
     """
-    done = place.done(shard)
-    if done is not None and _is_of(job, done) and (end := _last_piece(job, place, done)):
-        if place.is_resumed and done.sealed.num_records:
-            _check_last_record(job, done, *end)
-        return done
-    storage, packing = place.storage, job.packing
+    finished = out.load_finished(shard)
+    if (
+        finished is not None
+        and _is_complete(job, finished)
+        and (block := _last_block(job, out, finished))
+    ):
+        if out.is_resumed and finished.sealed.num_records:
+            _check_last_record(job, finished, *block)
+        return finished
+    storage, packing = out.storage, job.packing
     attempt = new_attempt()
-    path, index_path = place.shard_path(shard, attempt), place.index_path(shard, attempt)
-    kept = ResumeState(job.num_shards)
+    path, index_path = out.shard_path(shard, attempt), out.index_path(shard, attempt)
+    state = ResumeState(job.num_shards)
     worker = job.worker(shard, job.num_shards, [shard], new_slot())
-    items = job.encoder(kept, worker, skip_errors=skip_errors, strict=strict)
+    items = job.encoder(state, worker, skip_errors=skip_errors, strict=strict)
     facts = Facts(items.encoder.stats)
     with ShardFile(
         storage,
         path,
         index_path,
         lambda on_flush: open_record_writer(
-            storage, path, packing, on_flush, new=place.writes_final_names
+            storage, path, packing, on_flush, new=out.writes_final_names
         ),
         compressed=not packing.is_plain,
     ) as shard_file:
         write = shard_file.write
-        for index, made in items.records(job.items_of([shard], kept)):
-            if type(made) is bytes:
-                write(made)
+        for index, result in items.records(job.items_of([shard], state)):
+            if type(result) is bytes:
+                write(result)
                 continue
-            facts.note_gap(index, made, max_errors)
+            facts.note_gap(index, result, max_errors)
         items.clear_current_item()
         facts.num_items = job.num_items
         sealed = shard_file.seal()
-    made_shard = MadeShard(shard, sealed, path, index_path, facts)
-    place.note_done(made_shard)
-    return made_shard
+    finished = FinishedShard(shard, sealed, path, index_path, facts)
+    out.save_finished(finished)
+    return finished
 
 
-def _is_of(job: Job, done: MadeShard) -> bool:
-    """Return whether a note of a finished shard follows the law."""
-    num_items, num_shards, gaps = job.num_items or 0, job.num_shards, done.facts.gaps
-    mine = range(done.shard, num_items, num_shards)
-    in_order = all(a < b for a, b in pairwise(gaps)) and all(gap in mine for gap in gaps)
-    expected = num_shard_items(num_items, num_shards, done.shard)
-    return in_order and done.sealed.num_records + len(gaps) == expected
+def _is_complete(job: Job, finished: FinishedShard) -> bool:
+    """Return whether the records and gaps of a finished shard are those of its items."""
+    num_items, num_shards, gaps = job.num_items or 0, job.num_shards, finished.facts.gaps
+    shard_items = range(finished.shard, num_items, num_shards)
+    in_order = all(a < b for a, b in pairwise(gaps)) and all(gap in shard_items for gap in gaps)
+    expected = num_shard_items(num_items, num_shards, finished.shard)
+    return in_order and finished.sealed.num_records + len(gaps) == expected
 
 
-def _last_piece(job: Job, place: Place, done: MadeShard) -> tuple[int, int] | None:
-    """Return where the last piece of a shard lies; None where its rows can not be true."""
-    if not done.sealed.num_records:
+def _last_block(job: Job, out: LaunchOutput, finished: FinishedShard) -> tuple[int, int] | None:
+    """Return the byte range of a shard's last block; None if its index rows are invalid."""
+    if not finished.sealed.num_records:
         return 0, 0
     compression = job.packing.compression
-    rows = np.frombuffer(place.storage.read(done.index_path) or b"", "<u8")
+    rows = np.frombuffer(out.storage.read(finished.index_path) or b"", "<u8")
     begin, end = last_block_range(rows[:: columns(compression)], compression)
-    return (begin, end) if begin < end <= done.sealed.file_bytes else None
+    return (begin, end) if begin < end <= finished.sealed.file_bytes else None
 
 
-def _check_last_record(job: Job, done: MadeShard, begin: int, end: int) -> None:
-    """Make the last record of a shard again: not all that decides bytes is known by its hash."""
-    record = read_last_record(done.path, begin, end, job.packing.compression)
-    gaps = Gaps(done.facts.gaps, job.num_shards)
-    index = gaps.item_index(done.shard, done.sealed.num_records - 1)
+def _check_last_record(job: Job, finished: FinishedShard, begin: int, end: int) -> None:
+    """Encode the last record of a shard again: code that a map calls is not in the job hash."""
+    record = read_last_record(finished.path, begin, end, job.packing.compression)
+    gaps = Gaps(finished.facts.gaps, job.num_shards)
+    index = gaps.item_index(finished.shard, finished.sealed.num_records - 1)
     for item_index, item in job.selection.items_at(np.array([index])):
         job.check_record(item_index, item, (len(record), crc32c(record)))
 
 
-# The last step: what all workers have made is held against the law, and published.
-
-
 def publish_shards(task: Task, values: Iterable[bytes]) -> Manifest:
-    """Publish a dataset.
+    """Check the finished shards of all workers, and publish the dataset.
 
     Args:
-        task: What was to be done.
-        values: The finished shards, in any order; empty ones are passed over.
+        task: The launch.
+        values: The finished shards, in any order; empty values are ignored.
 
     Raises:
-        AssignmentError: Shards are missing, or not what the law gives; nothing is published.
-        TooManyErrors: More items were skipped than may be.
+        AssignmentError: Shards are missing or have the wrong records; nothing is published.
+        TooManyErrors: More items gave an error than ``max_errors``.
         FeatureError: There is a warning about the data, with ``strict``.
     """
-    place, num_shards = task.place, task.place.num_shards
+    out, num_shards = task.out, task.out.num_shards
     total = Facts(RecordStats.of(task.label, num_shards))
     sealed: dict[int, SealedShard] = {}
     files: dict[int, tuple[str, str]] = {}
     for data in filter(None, values):
-        shard = MadeShard.from_bytes(data, num_shards)
-        if shard.shard not in sealed:  # a runner may deliver twice what was tried twice
+        shard = FinishedShard.from_bytes(data, num_shards)
+        if shard.shard not in sealed:  # a runner may deliver the results of two attempts
             sealed[shard.shard] = shard.sealed
             files[shard.shard] = shard.path, shard.index_path
             total.merge(shard.facts)
     num_items = (total.num_items or 0) if task.num_items is None else task.num_items
     identity = task.identity or _identity_of_keys(task, total.key_sum, num_items)
-    with place.claimed() as run:
-        published = _published(run, place, identity)
+    with out.claimed() as run:
+        published = _published(run, out, identity)
         if published is not None:
             return published
         missing = [shard for shard in range(num_shards) if shard not in sealed]
         if missing:
             raise AssignmentError(
-                f"{len(missing):,} shards were not made, shard {missing[0]} first"
+                f"{len(missing):,} shards were not written, the first of them shard {missing[0]}"
             )
         _check_budget(task.options, total)
-        done = WorkerResult(total.stats, sealed, total.gaps, total.errors)
-        outcome = merge_results(task.job, ResumeState(num_shards), [done], num_items)
-        for warning in outcome.warnings if task.options.strict else ():
+        written = WorkerResult(total.stats, sealed, total.gaps, total.errors)
+        result = merge_results(task.job, ResumeState(num_shards), [written], num_items)
+        for warning in result.warnings if task.options.strict else ():
             raise as_error(warning, FeatureError)
         run.adopt(files)
         return publish_result(
             run,
-            outcome,
-            place.output,
+            result,
+            out.output,
             job=identity.job,
             source=identity.source,
             order=task.order,
@@ -202,20 +212,20 @@ def publish_shards(task: Task, values: Iterable[bytes]) -> Manifest:
         )
 
 
-def _published(run: RunDirectory, place: Place, identity: Identity) -> Manifest | None:
-    """Return the manifest where an earlier attempt has published; finish what one has committed.
+def _published(run: RunDirectory, out: LaunchOutput, identity: Identity) -> Manifest | None:
+    """Return the manifest if an earlier attempt published or committed it; else None.
 
     Raises:
-        RunError: Another job has taken the place.
+        RunError: Another job uses the run directory.
     """
     finish_committed(run)
-    if facts_of(run).get("launch") == place.launch and place.is_as_it_was:
+    if facts_of(run).get("launch") == out.launch and out.is_unpublished:
         return None
     manifest = finished_manifest(run)
     if manifest is not None and manifest.job == identity.job:
         run.discard()
         return manifest
-    raise place.lost()
+    raise out.lost_error()
 
 
 def _check_budget(options: RunOptions, facts: Facts) -> None:
@@ -225,99 +235,96 @@ def _check_budget(options: RunOptions, facts: Facts) -> None:
         raise TooManyErrors(
             f"{len(errors):,} items gave an error, and {options.max_errors:,} may; the last: item "
             f"{last['index']}: {last['message']}",
-            hint="mend the data or the map, or allow more (--max-errors)",
+            hint="correct the data or the map, or allow more (--max-errors)",
         )
 
 
 def _identity_of_keys(task: Task, key_sum: int, num_items: int) -> Identity:
-    """Return what the manifest says of items that came with their keys."""
+    """Return the identity of a dataset of items with keys."""
     source = {"digest": canonical.digest(keys_digest(key_sum, num_items)), "kind": KIND}
     options = {**task.bytes_options, "order": dict(task.order)}
     return Identity(canonical.digest({"options": options, "source": source}), source)
 
 
-# What is left of an error when Beam has told it: its message.
-
 _Process = Callable[[Any, Any], Iterator[Any]]
 
 
-def telling(process: _Process) -> _Process:
-    """Have an error of a step say in its message where it happened: Beam keeps no more of it."""
+def locating(process: _Process) -> _Process:
+    """Decorate ``process`` so that errors have their location in the message, which Beam keeps."""
 
     @wraps(process)
-    def told(self: Any, element: Any) -> Iterator[Any]:
+    def located(self: Any, element: Any) -> Iterator[Any]:
         try:
             yield from process(self, element)
         except ShardwriterError as error:
             raise type(error)(error.summary, hint=error.hint) from error
 
-    return told
+    return located
 
 
 Keyed = tuple[int, bytes]
-"""What is grouped: a key, and a value that one of our modules has packed."""
+"""An element to group: a key, and a packed value."""
 
 NOTHING: Final = -2
-"""Sent in place of a run or a shard where the dataset is finished: there is nothing to do."""
+"""Sent instead of a run or a shard if the dataset is finished: there is nothing to do."""
 
 _NAMESPACE: Final = "shardwriter"
 
 
-def numbers_of(task: Task) -> list[int]:
-    """Return what a job begins with: shards or runs, and SEED; or NOTHING."""
-    if task.place.is_finished:
+def first_elements(task: Task) -> list[int]:
+    """Return the first elements of a job: shards, or runs and SEED; or NOTHING."""
+    if task.out.is_finished:
         return [NOTHING]
     if task.strategy == "strided":
-        return list(range(task.place.num_shards))
+        return list(range(task.out.num_shards))
     if task.num_items is None:
         return [SEED, 0]  # one worker reads the stream
-    return [SEED, *range(task.cut.num_runs(task.num_items))]
+    return [SEED, *range(task.partitioning.num_runs(task.num_items))]
 
 
 class WriteShard(beam.DoFn):
-    """Writes shards of their own (:mod:`shardwriter.cluster.steps`)."""
+    """Writes a shard of a strided job."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._counters = _Counters()
 
-    @telling
+    @locating
     def process(self, shard: int) -> Iterator[Keyed]:
         """Yield the finished shard."""
         if shard == NOTHING:
             yield 0, b""
             return
         task, options = self._task, self._task.options
-        task.place.enter()
-        made = write_shard(
+        task.out.enter()
+        finished = write_shard(
             task.job,
-            task.place,
+            task.out,
             shard,
             skip_errors=task.skips_errors,
             strict=options.strict,
             max_errors=options.max_errors,
         )
-        self._counters.count_shard(made.sealed.num_records, made.sealed.payload_bytes)
-        self._counters.count_gaps(len(made.facts.gaps), len(made.facts.errors))
-        yield 0, made.to_bytes()
+        self._counters.count(finished)
+        yield 0, finished.to_bytes()
 
 
-class MakeChunks(beam.DoFn):
-    """Makes chunks of runs of a source."""
+class WriteChunks(beam.DoFn):
+    """Encodes runs of a source as chunks."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
 
-    @telling
+    @locating
     def process(self, run: int) -> Iterator[Keyed]:
-        """Yield what a run has for each shard."""
+        """Yield the chunks of a run, by the key of their group."""
         task = self._task
         if run == NOTHING:
             yield NOTHING, b""
         elif run == SEED:
-            yield from seeds(task.place.num_shards)
+            yield from seeds(task.out.num_shards)
         else:
-            task.place.enter()
+            task.out.enter()
             job = task.job
             found = self._stream(job) if task.num_items is None else self._range(job, run)
             for key, chunk in found:
@@ -326,51 +333,46 @@ class MakeChunks(beam.DoFn):
     def _range(self, job: Job, run: int) -> Iterator[tuple[int, Chunk]]:
         task = self._task
         assert task.num_items is not None
-        first = run * task.cut.run_items
-        indices = np.arange(first, min(first + task.cut.run_items, task.num_items))
-        return chunk_maker(task, task.cut).make(run, job.selection.items_at(indices))
+        first = run * task.partitioning.run_items
+        indices = np.arange(first, min(first + task.partitioning.run_items, task.num_items))
+        return chunk_writer(task, task.partitioning).write(run, job.selection.items_at(indices))
 
     def _stream(self, job: Job) -> Iterator[tuple[int, Chunk]]:
         task = self._task
         listing = Listing(job, ResumeState(job.num_shards))
         items = iter(listing)
-        maker = chunk_maker(task, task.cut)
+        writer = chunk_writer(task, task.partitioning)
         run = 0
         while True:
-            some = islice(items, task.cut.run_items)
-            first = next(some, None)
+            run_items = islice(items, task.partitioning.run_items)
+            first = next(run_items, None)
             if first is None:
                 break
-            yield from maker.make(run, _and_then(first, some))
+            yield from writer.write(run, chain([first], run_items))
             run += 1
-        yield from maker.make(run, (), lambda: listing.num_items)
+        yield from writer.write(run, (), lambda: listing.num_items)
 
 
-def chunk_maker(task: Task, cut: Cut) -> ChunkMaker:
-    """Return what makes the chunks of runs."""
+def chunk_writer(task: Task, partitioning: Partitioning) -> ChunkWriter:
+    """Return a writer of the chunks of runs."""
     job = task.job
     worker = job.worker(0, 1, range(job.num_shards), new_slot())
-    kept = ResumeState(job.num_shards)
-    return ChunkMaker(
-        cut,
-        task.place,
+    state = ResumeState(job.num_shards)
+    return ChunkWriter(
+        partitioning,
+        task.out,
         lambda: job.encoder(
-            kept, worker, skip_errors=task.skips_errors, strict=task.options.strict
+            state, worker, skip_errors=task.skips_errors, strict=task.options.strict
         ),
         task.options.max_errors,
     )
 
 
 def seeds(num_shards: int) -> Iterator[Keyed]:
-    """Yield a chunk without items for every shard: also one without records is made."""
+    """Yield a chunk without items for every shard, so shards without records are written too."""
     chunk = Chunk(SEED, 0, 0).to_bytes()
     for shard in range(num_shards):
         yield shard, chunk
-
-
-def _and_then(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest
 
 
 class WritePart(beam.DoFn):
@@ -380,18 +382,18 @@ class WritePart(beam.DoFn):
         self._task = task
         self._group_bytes = Metrics.distribution(_NAMESPACE, "group_bytes")
 
-    @telling
+    @locating
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Keyed]:
-        """Yield what the shard has of this group."""
+        """Yield the block of the group, by its shard."""
         key, values = element
         if key == NOTHING:
             yield NOTHING, b""
             return
         task = self._task
-        task.place.enter()
-        block = write_block(task.place, task.cut, task.label, key, values)
+        task.out.enter()
+        block = write_block(task.out, task.partitioning, task.label, key, values)
         self._group_bytes.update(sum(part.num_bytes for part in block.parts))
-        yield task.cut.block_and_shard(key)[1], block.to_bytes()
+        yield task.partitioning.block_and_shard(key)[1], block.to_bytes()
 
 
 class JoinShard(beam.DoFn):
@@ -401,7 +403,7 @@ class JoinShard(beam.DoFn):
         self._task = task
         self._counters = _Counters()
 
-    @telling
+    @locating
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Keyed]:
         """Yield the finished shard."""
         shard, values = element
@@ -409,27 +411,26 @@ class JoinShard(beam.DoFn):
             yield 0, b""
             return
         task = self._task
-        task.place.enter()
-        made = join_blocks(task.place, task.packing, task.label, shard, values)
-        self._counters.count_shard(made.sealed.num_records, made.sealed.payload_bytes)
-        self._counters.count_gaps(len(made.facts.gaps), len(made.facts.errors))
-        yield 0, made.to_bytes()
+        task.out.enter()
+        finished = join_blocks(task.out, task.packing, task.label, shard, values)
+        self._counters.count(finished)
+        yield 0, finished.to_bytes()
 
 
 class PublishAll(beam.DoFn):
-    """Publishes what all others have made."""
+    """Publishes the shards of all workers."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
 
-    @telling
+    @locating
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[str]:
         """Yield the text of the manifest."""
         yield publish_shards(self._task, element[1]).dumps()
 
 
 class _Counters:
-    """What a runner shows while a job runs."""
+    """The counters that a runner shows while a job runs."""
 
     def __init__(self) -> None:
         self._records = Metrics.counter(_NAMESPACE, "records")
@@ -438,88 +439,87 @@ class _Counters:
         self._gaps = Metrics.counter(_NAMESPACE, "gaps")
         self._errors = Metrics.counter(_NAMESPACE, "errors")
 
-    def count_shard(self, num_records: int, payload_bytes: int) -> None:
+    def count(self, finished: FinishedShard) -> None:
         """Count a finished shard."""
         self._shards.inc()
-        self._records.inc(num_records)
-        self._payload_bytes.inc(payload_bytes)
-
-    def count_gaps(self, num_gaps: int, num_errors: int) -> None:
-        """Count items without a record, and those of them that gave an error."""
-        self._gaps.inc(num_gaps)
-        self._errors.inc(num_errors)
+        self._records.inc(finished.sealed.num_records)
+        self._payload_bytes.inc(finished.sealed.payload_bytes)
+        self._gaps.inc(len(finished.facts.gaps))
+        self._errors.inc(len(finished.facts.errors))
 
 
-# The steps that put the items of a PCollection in order, and number them.
+# The steps that sort the items of a PCollection, and number them.
 
 
-class Bucketed(beam.DoFn):
-    """Finds the bucket of each item."""
+class AssignBucket(beam.DoFn):
+    """Assigns each item to a bucket."""
 
     def __init__(self, key: KeyOf, seed: int, num_buckets: int) -> None:
         self._key = key
         self._seed = seed
         self._num_buckets = num_buckets
 
-    @telling
+    @locating
     def process(self, item: Any) -> Iterator[Keyed]:
         """Yield the bucket and the item, packed."""
         yield bucket_of(item, self._key, self._seed, self._num_buckets)
 
 
 class SortBucket(beam.DoFn):
-    """Sorts buckets and keeps them in files."""
+    """Sorts buckets and writes them to files."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
 
-    @telling
+    @locating
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Keyed]:
-        """Yield what is known of the bucket."""
+        """Yield the facts about the bucket."""
         bucket, values = element
-        self._task.place.enter()
-        found = write_bucket(self._task.place, bucket, values)
+        self._task.out.enter()
+        found = write_bucket(self._task.out, bucket, values)
         yield 0, pack_json(found.to_json())
 
 
-class Number(beam.DoFn):
-    """Numbers the items, when all buckets are there."""
+class NumberItems(beam.DoFn):
+    """Numbers the items, once all buckets are sorted."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
 
-    @telling
+    @locating
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[bytes]:
-        """Yield the buckets, and one without items."""
+        """Yield the buckets, and an empty element for shards without records."""
         task = self._task
         found = [Bucket(**unpack_json(data)) for data in element[1] if data]
-        buckets, cut = number_buckets(found, task.place.num_shards)
+        buckets, partitioning = number_buckets(found, task.out.num_shards)
         yield b""
         num_items = sum(bucket.num_items for bucket in buckets)
         for bucket in buckets:
-            yield pack_json([bucket.to_json(), num_items, asdict(cut)])
+            yield pack_json([bucket.to_json(), num_items, asdict(partitioning)])
 
 
 class ChunkBucket(beam.DoFn):
-    """Makes chunks of sorted buckets."""
+    """Encodes sorted buckets as chunks."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
 
-    @telling
+    @locating
     def process(self, element: bytes) -> Iterator[Keyed]:
-        """Yield what a bucket has for each shard."""
+        """Yield the chunks of a bucket, by the key of their group."""
         task, job = self._task, self._task.job
         if not element:
             yield from seeds(job.num_shards)
             return
         bucket_json, num_items, cut_json = unpack_json(element)
-        bucket, cut = Bucket(**bucket_json), Cut(**cut_json)
-        maker = chunk_maker(task, cut)
-        items = read_bucket(task.place, bucket)
+        bucket, partitioning = Bucket(**bucket_json), Partitioning(**cut_json)
+        writer = chunk_writer(task, partitioning)
+        items = read_bucket(task.out, bucket)
         key_sum = bucket.key_sum
-        for run in range(bucket.first_run, bucket.first_run + cut.num_runs(bucket.num_items)):
-            some = islice(items, cut.run_items)
-            for key, chunk in maker.make(run, some, lambda: num_items, key_sum):
+        for run in range(
+            bucket.first_run, bucket.first_run + partitioning.num_runs(bucket.num_items)
+        ):
+            run_items = islice(items, partitioning.run_items)
+            for key, chunk in writer.write(run, run_items, lambda: num_items, key_sum):
                 yield key, chunk.to_bytes()
             key_sum = 0

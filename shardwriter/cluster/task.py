@@ -1,4 +1,15 @@
-"""What a launch of a Beam job is: fixed where the pipeline is made, the same in every worker."""
+"""The launch of a Beam job: fixed where the pipeline is constructed, the same in every worker.
+
+The job, with its source, options and callables, is packed once and unpacked once in each process::
+
+    u64 number of parts | u64 bytes of each part | pickle | temporary files of the source, ...
+
+Sources store what they have found (offsets of rows, for example) in temporary files; a process pool
+sends these as open files, here their contents are included. A small payload travels inside the
+pipeline. A large one is a file in the run directory, named by its content, so that every attempt
+writes the same. Unpacking runs code, and others may be able to write to the folder: a worker
+compares the file with the SHA-256 from the pipeline first, and unpacks its own copy of it.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +29,16 @@ from typing import IO, Annotated, Any, Final, Literal, TypedDict, get_args
 import msgspec
 
 from shardwriter.cluster.keyed import KeyedItems
-from shardwriter.cluster.parts import MAX_BLOCK_RUNS, MAX_CHUNK_RECORDS, Cut
-from shardwriter.cluster.place import Place, place_for
+from shardwriter.cluster.launch import LaunchOutput, open_launch
+from shardwriter.cluster.parts import MAX_BLOCK_RUNS, MAX_CHUNK_RECORDS, Partitioning
 from shardwriter.dataset import MAX_SHARDS, Output
 from shardwriter.errors import OptionError, RunChanged, RunError
 from shardwriter.formats import Packing, canonical, json_shape
 from shardwriter.sources import (
     ColumnSource,
+    InMemorySource,
     RecordSource,
     Source,
-    WholeSource,
 )
 from shardwriter.storage import storage_for
 from shardwriter.writing import (
@@ -48,25 +59,11 @@ from shardwriter.writing import (
     unpack,
 )
 
-# Sending a job to workers: its source, options and callables, packed once.
-#
-# Every process unpacks it once.
-#
-# ::
-#
-#     u64 number of parts | u64 bytes of each part | pickle | temporary files of the source, ...
-#
-# Sources keep what they have found (where rows begin, say) in temporary files. A pool sends these
-# as open files; here their content goes along. What is small travels inside of the pipeline; the
-# rest lies as one file beside the output, named by its content, so that every attempt has the same.
-# Unpacking runs code, and others may be able to write there: a worker compares all of the file with
-# the SHA-256 that came with the pipeline first, and unpacks its own copy of it.
-
 _U64: Final = struct.Struct("<Q")
 _BLOCK_BYTES: Final = 1 << 20
 _INLINE_BYTES: Final = 1 << 18  # every step has it, and Dataflow takes graphs of some megabytes
 _MAX_PARTS: Final = 1 << 16
-_MAX_BYTES: Final = 256 << 20  # of what is pickled: data in memory, or a million paths
+_MAX_BYTES: Final = 256 << 20  # of the pickle: data in memory, or a million paths
 
 _lock = threading.Lock()  # runners have several threads in a worker
 _unpacked: dict[str, Any] = {}  # by digest
@@ -74,11 +71,11 @@ _unpacked: dict[str, Any] = {}  # by digest
 
 @dataclass(frozen=True)
 class JobPayload:
-    """An object for workers.
+    """A packed object for workers.
 
     Attributes:
-        digest: SHA-256 of what was packed.
-        inline: All of it, compressed; None where it lies in a file.
+        digest: SHA-256 of the packed bytes.
+        inline: The packed bytes, compressed; None if they are in a file.
         path: That file.
     """
 
@@ -87,15 +84,15 @@ class JobPayload:
     path: str | None
 
     def get(self) -> Any:
-        """Return the object; the same one each time that it is asked for in a process.
+        """Return the object; every call in a process returns the same one.
 
         Raises:
-            RunError: It can not be unpacked here: a module is missing, say; or its file is not
-                the one that was packed.
+            RunError: The object can not be unpacked here, as a module is missing, for example; or
+                its file has changed.
         """
         with _lock:
             if self.digest not in _unpacked:
-                _unpacked.clear()  # one job at a time needs one
+                _unpacked.clear()  # a process has one job at a time
                 _unpacked[self.digest] = self._unpacked()
             return _unpacked[self.digest]
 
@@ -108,24 +105,23 @@ class JobPayload:
                 pickled, descriptors = _read(file, self.digest)
             except ValueError:
                 raise RunError(
-                    "it is not the file that was packed for workers when the job was launched",
+                    "this is not the file that the launch of the job wrote; nothing in it was run",
                     path=self.path,
-                    hint="nothing in it was run; see who else may write there, and start the job "
-                    "again",
+                    hint="check who else may write to the folder, and start the job again",
                 ) from None
         return _unpack(pickled, descriptors)
 
 
-def load_cargo(obj: Any, path_prefix: str | None = None) -> JobPayload:
-    """Pack an object.
+def pack_payload(obj: Any, path_prefix: str | None = None) -> JobPayload:
+    """Return an object packed for workers.
 
     Args:
-        obj: What workers need.
-        path_prefix: Where its file goes if it is large; the digest is appended. None: there is no
-            such place, and all of it travels inside of the pipeline.
+        obj: The object.
+        path_prefix: Path of its file if it is large, to which the digest is appended. None: there
+            is no such file, and all of it travels inside the pipeline.
 
     Raises:
-        OptionError: It can not be sent.
+        OptionError: The object can not be pickled, or is too large.
     """
     try:
         pickled, descriptors = pack(obj, _MAX_BYTES)
@@ -139,7 +135,7 @@ def load_cargo(obj: Any, path_prefix: str | None = None) -> JobPayload:
         raise OptionError(
             f"the source, the map or the filter can not be sent to workers: "
             f"{type(error).__name__}: {error}",
-            hint="what they hold must be picklable; give module:callable",
+            hint="they must be picklable; give module:callable",
         ) from error
     sizes = [len(pickled), *(os.fstat(number).st_size for number in descriptors)]
     head = b"".join(map(_U64.pack, (len(sizes), *sizes)))
@@ -182,17 +178,17 @@ def _blocks(descriptors: Sequence[int]) -> Iterator[bytes]:
 
 
 def _read(file: IO[bytes], digest: str) -> tuple[bytes, list[int]]:
-    """Copy what was packed, and prove that it is that.
+    """Return a copy of a packed object, after comparing its hash.
 
     Args:
-        file: All of it.
-        digest: Its SHA-256.
+        file: The packed bytes.
+        digest: Their SHA-256.
 
     Returns:
-        The pickle, and descriptors of the temporary files, which are open.
+        The pickle, and open descriptors of the temporary files.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The bytes have another hash.
     """
     found = sha256()
 
@@ -239,7 +235,7 @@ def _unpack(pickled: bytes, descriptors: list[int]) -> Any:
 
 
 class _Plan(TypedDict):
-    """``plan.json``: what a launch takes from it."""
+    """``plan.json``: the keys that a launch reads."""
 
     block_runs: Annotated[int, msgspec.Meta(ge=1, le=MAX_BLOCK_RUNS)]
     chunk_records: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_RECORDS)]
@@ -250,7 +246,7 @@ class _Plan(TypedDict):
 
 
 Strategy = Literal["auto", "strided", "chunked"]
-"""``strided``: a shard is a job of its own, and its items are read one by one. ``chunked``:
+"""``strided``: a worker writes a whole shard, and reads its items one by one. ``chunked``:
 neighbouring items are read together, framed, and shuffled to their shards."""
 
 PLAN_FORMAT: Final = "shardwriter.beam.plan/1"
@@ -258,11 +254,11 @@ PLAN_FORMAT: Final = "shardwriter.beam.plan/1"
 
 @dataclass(frozen=True)
 class Identity:
-    """What the manifest says of where the data comes from.
+    """The identity of the data in the manifest.
 
     Attributes:
-        job: Hash of everything that decides the bytes.
-        source: Kind and digest.
+        job: The job hash.
+        source: Kind and digest of the source.
     """
 
     job: str
@@ -274,28 +270,28 @@ class Task:
     """A launch.
 
     Attributes:
-        place: Where it writes.
-        cargo: The :class:`shardwriter.writing.job.Job`, for workers.
+        out: The output.
+        payload: The :class:`shardwriter.writing.job.Job`, for workers.
         bytes_options: The options that decide bytes, as JSON.
-        order: What the manifest says was done to source order.
-        identity: What it says of the source; None where only the data tells.
-        options: How many errors there may be, and whether ``.idx`` files are made.
-        strategy: ``strided``, ``chunked``, or ``keyed`` for what comes out of a pipeline.
-        cut: How items are cut for the shuffle.
-        num_items: T; None where one worker reads a stream to its end.
+        order: The manifest's ``order``.
+        identity: Job hash and source; None if they depend on the data of a pipeline.
+        options: The options of the run: number of errors, ``.idx`` files.
+        strategy: ``strided``, ``chunked``, or ``keyed`` for the items of a PCollection.
+        partitioning: The partitioning of items for the shuffle.
+        num_items: T; None if one worker reads a stream to its end.
         label: The feature whose values are counted.
-        packing: How shards are compressed.
-        notes: What a person should know of a dataset that is finished, one line each.
+        packing: The compression of the shards.
+        notes: Notes about a dataset that is finished already, one line each.
     """
 
-    place: Place
-    cargo: JobPayload
+    out: LaunchOutput
+    payload: JobPayload
     bytes_options: Mapping[str, Any]
     order: Mapping[str, Any]
     identity: Identity | None
     options: RunOptions
     strategy: str
-    cut: Cut
+    partitioning: Partitioning
     num_items: int | None
     label: str
     packing: Packing
@@ -303,8 +299,8 @@ class Task:
 
     @property
     def job(self) -> Job:
-        """The job, as this process has it."""
-        job: Job = self.cargo.get()
+        """The job, unpacked in this process."""
+        job: Job = self.payload.get()
         return job
 
     @property
@@ -313,16 +309,16 @@ class Task:
         return self.options.on_error == "skip"
 
     def plan_json(self) -> dict[str, Any]:
-        """Return what is fixed before the first record, for ``plan.json``."""
+        """Return the decisions that precede the first record, for ``plan.json``."""
         assert self.identity is not None
         return {
-            "block_runs": self.cut.block_runs,
-            "chunk_records": self.cut.chunk_records,
-            "files": self.place.pattern.template,
+            "block_runs": self.partitioning.block_runs,
+            "chunk_records": self.partitioning.chunk_records,
+            "files": self.out.pattern.template,
             "format": PLAN_FORMAT,
             "job": self.identity.job,
             "num_items": self.num_items,
-            "num_shards": self.place.num_shards,
+            "num_shards": self.out.num_shards,
             "source": dict(self.identity.source),
             "strategy": self.strategy,
         }
@@ -338,30 +334,30 @@ def task_of(
     plan: Mapping[str, Any] | None = None,
     dry_run: bool = False,
 ) -> Task:
-    """Fix everything about a launch.
+    """Return the launch that writes the items of a source.
 
     Args:
         source: The items.
-        output: What OUT says.
-        options: What decides the bytes.
-        run_options: What does not.
-        strategy: Who reads what; ``auto`` has the source decide.
-        plan: What an earlier launch has fixed: N and the cut are taken from there.
-        dry_run: The place of the output is left alone: nothing is looked at or written there.
+        output: The dataset's name, folder, number of shards and compression.
+        options: The options that decide the bytes.
+        run_options: How to run; changes no byte.
+        strategy: ``auto`` chooses by the kind of the source.
+        plan: The plan of an earlier launch, with N and the partitioning.
+        dry_run: Whether nothing will run; then the output is neither checked nor written.
 
     Raises:
-        UsageError: It can not work, or the output is taken.
+        UsageError: An option is wrong, or the output exists.
         RunChanged: The plan is of another job.
         DataError: A sampled item can not be encoded.
     """
     check_compression(output, options, run_options)
     _check_engine(run_options)
-    if isinstance(source, WholeSource):
-        source.go_whole()
-    if not source.stable:
+    if isinstance(source, InMemorySource):
+        source.include_data()
+    if not source.resumable:
         raise OptionError(
             "an iterator can be read once, and a worker may have to read it again",
-            hint="give module:callable, or a function that makes a new one each time",
+            hint="give module:callable, or a function that returns a new one",
         )
     selection = Selection(source, options)
     check_source(source, options, output)
@@ -377,38 +373,40 @@ def task_of(
         strategy = _strategy_for(source)
     if strategy == "strided" and not selection.random_access:
         raise OptionError(
-            "a source that gives its items one after the other can not be strided",
-            hint="leave the strategy off, or say chunked",
+            "--strategy strided needs a source with random access",
+            hint="leave the strategy off, or choose chunked",
         )
     if plan is None:
-        cut = Cut.of(n, sample_records(selection, skip_errors=skip_errors).mean_frame_bytes)
+        partitioning = Partitioning.of(
+            n, sample_records(selection, skip_errors=skip_errors).mean_frame_bytes
+        )
     else:
-        cut = Cut(n, plan["chunk_records"], plan["block_runs"])
+        partitioning = Partitioning(n, plan["chunk_records"], plan["block_runs"])
     digest = job.digest()
     if plan is not None and (plan["job"], plan["strategy"]) != (digest, strategy):
         raise RunChanged(
             "the plan is of another job: the source, an option or the code of a map has changed",
-            hint="delete the plan to have a new one made",
+            hint="delete the plan to write a new one",
         )
     identity = Identity(digest, job.source_json())
-    place = place_for(output, n, digest, run_options, dry_run=dry_run)
+    out = open_launch(output, n, digest, run_options, dry_run=dry_run)
     notes: list[str] = []
-    if place.is_finished:
-        manifest = finished_manifest(place.run())
+    if out.is_finished:
+        manifest = finished_manifest(out.run())
         assert manifest is not None
-        resume_finished(job, place.run(), manifest, run_options, notes.append)
-    cargo = load_cargo(job, None if dry_run else place.cargo_prefix)
+        resume_finished(job, out.run(), manifest, run_options, notes.append)
+    payload = pack_payload(job, None if dry_run else out.payload_prefix)
     label = job.record_encoder().labels.feature
     num_items = job.num_items if selection.random_access else None
     return Task(
-        place,
-        cargo,
+        out,
+        payload,
         job.bytes_options(),
         job.order_json(),
         identity,
         run_options,
         strategy,
-        cut,
+        partitioning,
         num_items,
         label,
         job.packing,
@@ -417,12 +415,12 @@ def task_of(
 
 
 def _planned(output: Output, plan: Mapping[str, Any]) -> Output:
-    """Take N from a plan."""
+    """Return the output with the N of a plan."""
     n: int = plan["num_shards"]
     if output.num_shards not in (None, n):
         raise OptionError(
-            f"the plan is for {n} shards, and OUT says {output.num_shards}",
-            hint=f"say {output.name}@{n}, or delete the plan to have a new one made",
+            f"the plan is for {n} shards, and OUT has {output.num_shards}",
+            hint=f"give {output.name}@{n}, or delete the plan to write a new one",
         )
     return replace(output, num_shards=n)
 
@@ -430,60 +428,60 @@ def _planned(output: Output, plan: Mapping[str, Any]) -> Output:
 def keyed_task(
     output: Output, options: DatasetOptions, run_options: RunOptions, *, dry_run: bool = False
 ) -> Task:
-    """Fix everything about a launch that writes items by their keys.
+    """Return the launch that writes the items of a PCollection, in the order of their keys.
 
     Args:
-        output: What OUT says.
-        options: What decides the bytes; in the order of keys.
-        run_options: What does not.
-        dry_run: The place of the output is left alone: nothing is looked at or written there.
+        output: The dataset's name, folder, number of shards and compression.
+        options: The options that decide the bytes, with the order by key.
+        run_options: How to run; changes no byte.
+        dry_run: Whether nothing will run; then the output is neither checked nor written.
 
     Raises:
-        UsageError: It can not work, or the output is taken.
+        UsageError: An option is wrong, or the output exists.
     """
     check_compression(output, options, run_options)
     _check_engine(run_options)
     if options.split is not None:
         raise OptionError(
             "splits are for sources; a pipeline divides its items itself",
-            hint="beam.Partition gives each split a PCollection, and each its own WriteShards",
+            hint="use beam.Partition, and one WriteShards for each split",
         )
     if options.map or options.filter or options.limit is not None:
         raise OptionError(
             "map, filter and limit are for sources; a pipeline has its own",
-            hint="apply beam.Map and beam.Filter in front",
+            hint="apply beam.Map and beam.Filter before WriteShards",
         )
     if run_options.resume:
         raise OptionError(
-            "what a pipeline gives can not be compared with what it gave before",
+            "resume is for sources: the items of a pipeline can not be compared with earlier ones",
             hint="leave resume off; overwrite discards an unfinished run",
         )
     n = output.num_shards
     if n is None:
         raise OptionError(
             "the number of items is not known before the end, so N can not be chosen",
-            hint=f"say it: {output.name}@16",
+            hint=f"give it: {output.name}@16",
         )
-    # The items come numbered: to the job their order is that of the source.
-    as_they_come = replace(options, order="source", key=None, order_seed=0)
+    # The job gets numbered items, so it writes them in source order.
+    numbered_options = replace(options, order="source", key=None, order_seed=0)
     items = KeyedItems()
     if options.images is not None:
         check_images(items, options)
-    job = Job(Selection(items, as_they_come), output.pattern(n))
+    job = Job(Selection(items, numbered_options), output.pattern(n))
     digest = canonical.digest(job.bytes_options())
-    place = place_for(output, n, digest, run_options, dry_run=dry_run)
-    cargo = load_cargo(job, None if dry_run else place.cargo_prefix)
+    out = open_launch(output, n, digest, run_options, dry_run=dry_run)
+    payload = pack_payload(job, None if dry_run else out.payload_prefix)
     label = job.record_encoder().labels.feature
-    cut = Cut(n, 1, 1)  # it is made when the items are there
+    partitioning = Partitioning(n, 1, 1)  # replaced once the items are counted
     return Task(
-        place,
-        cargo,
+        out,
+        payload,
         job.bytes_options(),
         order_json(options),
         None,
         run_options,
         "keyed",
-        cut,
+        partitioning,
         None,
         label,
         job.packing,
@@ -491,7 +489,7 @@ def keyed_task(
 
 
 def _strategy_for(source: Source) -> Strategy:
-    """Choose: rows and records are read with their neighbours, files and objects one by one."""
+    """Return the strategy: rows and records are read in chunks, files and objects one by one."""
     if not source.random_access or isinstance(source, (ColumnSource, RecordSource)):
         return "chunked"
     return "strided"
@@ -500,7 +498,7 @@ def _strategy_for(source: Source) -> Strategy:
 def _check_engine(run_options: RunOptions) -> None:
     if run_options.backend != "native":
         raise OptionError(
-            f"the {run_options.backend} backend writes in one process, and not with Beam",
+            f"the {run_options.backend} backend does not work with Beam",
             hint="leave the backend off",
         )
     if run_options.retry_errors or run_options.item_timeout_s is not None:
@@ -516,11 +514,11 @@ def _check_engine(run_options: RunOptions) -> None:
 
 
 def read_plan(path: str) -> dict[str, Any] | None:
-    """Return the plan that a file holds, also at a URL; None where there is no file.
+    """Return the plan in a file, also at a URL; None if there is no file.
 
     Raises:
-        OptionError: It is no plan.
-        StorageError: It can not be read.
+        OptionError: The file is not a plan.
+        StorageError: The file can not be read.
     """
     data = storage_for(path).read(path)
     if data is None:
@@ -529,9 +527,9 @@ def read_plan(path: str) -> dict[str, Any] | None:
         plan = json_shape.read(data, _Plan)
     except ValueError as error:
         raise OptionError(
-            f"this is no plan of a Beam job: {error}",
+            f"this is not a plan of a Beam job: {error}",
             path=path,
-            hint="delete the plan to have a new one made",
+            hint="delete the plan to write a new one",
         ) from None
     return dict(plan)
 

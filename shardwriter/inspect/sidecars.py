@@ -41,7 +41,7 @@ from shardwriter.dataset import (
 from shardwriter.errors import ManifestError
 from shardwriter.formats import FRAME_BYTES, HEADER_BYTES, Compression, json_shape
 from shardwriter.inspect.findings import Finding
-from shardwriter.sources import Folder, ShardSet, says_records
+from shardwriter.sources import Folder, ShardSet, is_record_pattern
 from shardwriter.storage import absolute, inputs_for, split, storage_errors
 from shardwriter.writing import InfoShape, SplitShape
 
@@ -382,7 +382,7 @@ def check_tfds_folders(sets: Sequence[ShardSet]) -> list[tuple[int, Finding]]:
         info = read_dataset_info(directory)
         if info is None or not info.splits:
             continue
-        here = {p for p in Folder(directory).patterns if says_records(p)}
+        here = {p for p in Folder(directory).patterns if is_record_pattern(p)}
         absent = [s for s in info.splits if not any(s.matches(pattern) for pattern in here)]
         for number in mine:
             renamed = _renamed(sets[number], info, absent)

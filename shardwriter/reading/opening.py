@@ -31,7 +31,7 @@ from shardwriter.dataset import (
 from shardwriter.errors import CorruptFile, ManifestError, SourceError, StorageError
 from shardwriter.formats import FRAME_BYTES, ZLIB_TAIL_BYTES, Compression, frame_header
 from shardwriter.reading.dataset import Core, Dataset
-from shardwriter.sources import MAX_CACHED_BYTES, RecordReader, ShardSet, find_one, hop_frames
+from shardwriter.sources import MAX_CACHED_BYTES, RecordReader, ShardSet, find_one, scan_frame_ends
 from shardwriter.storage import FilePool, FileState, inputs_for, max_open_files, storage_errors
 from shardwriter.writing import open_index, read_rows, shard_compression
 
@@ -244,7 +244,7 @@ def _counted(shard_set: ShardSet, manifest: Manifest | None = None) -> Index:
     name = f"the index of {shard_set.name!r}"
     gaps = [] if manifest is None else manifest.gaps
     if compression == "none":
-        rows = [hop_frames(path) for _, path in shard_set.shards]
+        rows = [scan_frame_ends(path) for _, path in shard_set.shards]
         return Index.of_shards(rows, compression, gaps, name)
     read = [read_rows(path, compression) for _, path in shard_set.shards]
     if manifest is None:  # shardwriter's own members are small

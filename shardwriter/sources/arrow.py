@@ -1,7 +1,24 @@
-"""Rows of Arrow tables: types from the schema, values a row at a time or in columns.
+"""Arrow tables as sources: types of columns, conversion to features, files, and rows by number.
 
-A table comes in pieces (row groups, batches), which are decoded as a whole; the last ones are kept.
-Where the pieces come from, subclasses say.
+Types come from the schema:
+
+========================  ======================================================================
+bool, integers            int64
+half, float, double       float
+string, binary            bytes
+dictionary                as its values
+lists of these            a list; nested lists have a shape, if they are rectangular
+struct<bytes, path>       the bytes: an image or sound of Hugging Face ``datasets``
+fixed shape tensor        an array of its shape; permuted dimensions are an error
+null, wherever            a feature without a kind
+anything else             an error with the column, unless a map converts it
+========================  ======================================================================
+
+Times and decimals need a type in ``--schema``: ``int64:ms`` (or another unit), or ``string``, as
+Arrow writes them: ``2024-01-02 03:04:05.123456``, ``2024-01-02``, ``1.10``. A cast that would lose
+digits is an error.
+
+A table is read in row groups (or batches), which are decoded as a whole. The last ones are cached.
 """
 
 from __future__ import annotations
@@ -29,27 +46,12 @@ from shardwriter.sources.cells import EXACT_WHOLE
 from shardwriter.sources.positions import InputFile
 from shardwriter.sources.tables import TableOptions
 
-# Types of Arrow columns, and the types of features that they become by the schema.
-#
-# ========================  ======================================================================
-# bool, integers            int64 half, float, double       float string, binary            bytes
-# dictionary                what its values are lists of these            a list; nested lists with
-# a shape, if they are rectangular struct<bytes, path>       the bytes: an image or sound as Hugging
-# Face ``datasets`` keeps it fixed shape tensor        an array of its shape; one that permutes its
-# dimensions is an error null, wherever            a feature without a kind anything else
-# an error that names the column, unless a map makes a feature of it
-# ========================  ======================================================================
-#
-# Times and decimals are stored as what ``--schema`` says of them: ``int64:ms`` (or another unit),
-# or ``string``, which is what Arrow writes: ``2024-01-02 03:04:05.123456``, ``2024-01-02``,
-# ``1.10``. A cast that would lose something is an error.
-
 
 def tensor_shape(arrow_type: Any) -> tuple[int, ...] | None:
-    """Return the shape of a column of tensors of one shape; None of any other column.
+    """Return the shape of a column of fixed shape tensors; None for other columns.
 
     Raises:
-        ValueError: Its dimensions do not lie in the order of the shape.
+        ValueError: Its dimensions are permuted.
     """
     import pyarrow as pa
 
@@ -57,12 +59,12 @@ def tensor_shape(arrow_type: Any) -> tuple[int, ...] | None:
         return None
     shape = tuple(arrow_type.shape)
     if arrow_type.permutation not in (None, list(range(len(shape)))):
-        raise ValueError(f"tensors whose dimensions are permuted: {arrow_type.permutation}")
+        raise ValueError(f"tensors with permuted dimensions: {arrow_type.permutation}")
     return shape
 
 
 def plain_type(arrow_type: Any) -> Any:
-    """Return what a type is stored as, and of a dictionary the type of its values."""
+    """Return the storage type of an extension type, and the value type of a dictionary."""
     import pyarrow as pa
 
     while True:
@@ -75,14 +77,14 @@ def plain_type(arrow_type: Any) -> Any:
 
 
 def is_list(arrow_type: Any) -> bool:
-    """Tell whether a plain type is lists."""
+    """Return whether a storage type is a list."""
     import pyarrow.types as pt
 
     return any(is_it(arrow_type) for is_it in (pt.is_list, pt.is_large_list, pt.is_fixed_size_list))
 
 
 def leaf_of(arrow_type: Any) -> Any:
-    """Return the type of what lies in a column's lists, at any depth; else of its values."""
+    """Return the type of the innermost values of a column's lists, or of its values."""
     leaf = plain_type(arrow_type)
     while is_list(leaf):
         leaf = plain_type(leaf.value_type)
@@ -90,7 +92,7 @@ def leaf_of(arrow_type: Any) -> Any:
 
 
 def plain(column: Any) -> Any:
-    """Return a column as it is stored, and of a dictionary its values."""
+    """Return a column in its storage type, with dictionaries decoded."""
     import pyarrow as pa
 
     while True:
@@ -103,7 +105,7 @@ def plain(column: Any) -> Any:
 
 
 def leaf_type(leaf: Any) -> FeatureType | None:
-    """Return the type of a feature of single values; None where there is none."""
+    """Return the feature type of single values; None if there is none."""
     import pyarrow.types as pt
 
     if pt.is_null(leaf):
@@ -121,7 +123,7 @@ def leaf_type(leaf: Any) -> FeatureType | None:
 
 
 def storable(arrow_type: Any) -> list[str]:
-    """Return the types for ``--schema`` that a column can be stored as that has none by itself."""
+    """Return the types for ``--schema`` of a column that has no feature type by itself."""
     import pyarrow.types as pt
 
     if pt.is_date(arrow_type):
@@ -134,10 +136,10 @@ def storable(arrow_type: Any) -> list[str]:
 
 
 def time_casts(arrow_type: Any, unit: str) -> list[Any]:
-    """Return the types that a column of times goes through to become integers of a unit.
+    """Return the types through which a column of times is cast to integers of a unit.
 
     Raises:
-        ValueError: It is no column of times that have such a unit.
+        ValueError: The column cannot be stored in this unit.
     """
     import pyarrow as pa
 
@@ -160,48 +162,44 @@ def time_casts(arrow_type: Any, unit: str) -> list[Any]:
 
 
 def dtype_of(arrow_type: Any) -> np.dtype[Any]:
-    """Return numpy's type of a type of numbers."""
-    # Arrow's own function for this wants pandas.
+    """Return numpy's type of a numeric type."""
+    # Arrow's own function for this needs pandas.
     name = str(arrow_type)
     return np.dtype(
         {"halffloat": "float16", "float": "float32", "double": "float64"}.get(name, name)
     )
 
 
-# Columns of Arrow tables: how values become features.
-#
-# Which type a feature has, :mod:`shardwriter.sources.arrow` says by the schema.
-
 ReadFile: TypeAlias = "Callable[[str], bytes]"
-"""Returns the content of a file whose name stands in place of its bytes."""
+"""Returns the content of a file that a table only has the name of."""
 
 _FILE_FIELDS: Final = {"bytes", "path"}
 
 
 class _Nested(NamedTuple):
-    """Lists in lists, flat: row i has the leaves [bounds[i], bounds[i + 1])."""
+    """Flattened nested lists: row i has the leaves [bounds[i], bounds[i + 1])."""
 
     leaves: Any
     bounds: NDArray[np.int64]
-    dims: list[NDArray[np.int64]]  # by nesting, of each row; -1: there is nothing to tell it by
+    dims: list[NDArray[np.int64]]  # for each level, the length in each row; -1 if unknown
 
 
 class ColumnReader:
-    """What makes values of one feature of the chunks of one column.
+    """Converts chunks of a column to values of a feature.
 
     Args:
-        name: Of the column.
+        name: The column.
         arrow_type: Its type in the schema.
-        is_image: Whether the file's metadata calls it images.
-        fixed: The type that the user fixed.
-        read_file: Reads files of which only the name is there; None: such a file is an error.
+        is_image: Whether the file's metadata declares it as images.
+        fixed: The type fixed by the user.
+        read_file: Reads a file that the column only has the name of; None to raise for it.
 
     Attributes:
-        type: The feature's type. Where ``is_deep``, the shape is still to be found: :meth:`shaped`.
-        is_deep: Whether lists of any lengths are nested.
+        type: The feature's type. If ``is_deep``, :meth:`shaped` returns it with its shape.
+        is_deep: Whether it has nested lists of unknown lengths.
 
     Raises:
-        SourceError: There is no feature of such a type.
+        SourceError: The column cannot be converted to a feature.
     """
 
     def __init__(
@@ -240,7 +238,7 @@ class ColumnReader:
             self._tensor = tensor_shape(arrow_type)
         except ValueError as error:
             raise SourceError(
-                f"these are {error}", feature=name, hint="a map can transpose them (--map)"
+                f"these are {error}", feature=name, hint="transpose them with a map (--map)"
             ) from None
         if self._tensor is not None:
             shape = [*self._tensor]
@@ -253,26 +251,26 @@ class ColumnReader:
             dtype,
             None if found.kind is None else tuple(shape),
             encoding,
-            # Of any format: blocks of rows are not looked at one by one.
+            # No specific format: the images of a block are not examined one by one.
             "image" if encoding == "image" else found.format,
         )
 
     def _no_feature(self, arrow_type: Any) -> SourceError:
         return SourceError(
-            no_place(arrow_type),
+            no_feature_message(arrow_type),
             feature=self._name,
-            hint=self._ways_out(),
+            hint=self._alternatives(),
         )
 
-    def _ways_out(self) -> str:
+    def _alternatives(self) -> str:
         types = storable(leaf_of(self._arrow_type))
         stored = " or ".join(f"{self._name}={text}" for text in types)
         return (
             f"--schema {stored} stores it; " if stored else ""
-        ) + f"--drop-columns {self._name} leaves it out; a map can make features of it (--map)"
+        ) + f"--drop-columns {self._name} leaves it out; a map can convert it (--map)"
 
     def _bind(self, found: FeatureType | None, leaf: Any, fixed: FeatureType) -> FeatureType:
-        """Return the type that the user fixed, and remember what has to be cast for it."""
+        """Return the type fixed by the user, and set the casts that it needs."""
         import pyarrow as pa
 
         kind = fixed.kind
@@ -308,25 +306,25 @@ class ColumnReader:
 
     def _not_bound(self, fixed: FeatureType, why: str) -> SourceError:
         return SourceError(
-            f"the schema says {type_text(fixed)}, and {why}",
+            f"the schema has {type_text(fixed)}, but {why}",
             feature=self._name,
-            hint=self._ways_out(),
+            hint=self._alternatives(),
         )
 
     def dims(self, column: Any) -> set[tuple[int, ...]]:
-        """Return the shapes of the nested lists of a column; -1 is what an empty one hides.
+        """Return the shapes of the nested lists of a column; -1 for a length in an empty list.
 
         Raises:
-            SourceError: A row is ragged, or has a null inside.
+            SourceError: A row is ragged, or has a null in a list.
         """
         nested = self._nested(plain(column).drop_null())
         return set(map(tuple, np.unique(np.stack(nested.dims, axis=1), axis=0).tolist()))
 
     def shaped(self, found: set[tuple[int, ...]]) -> FeatureType:
-        """Return the type of a feature whose values have these shapes.
+        """Return the type of a feature with values of these shapes.
 
         Raises:
-            SourceError: They do not go together.
+            SourceError: They have no common shape.
         """
         joined = replace(self.type, shape=None)
         try:
@@ -338,19 +336,19 @@ class ColumnReader:
             raise SourceError(
                 f"{conflict} can not be one feature",
                 feature=self._name,
-                hint="a map can pad or flatten the lists (--map)",
+                hint="pad or flatten the lists with a map (--map)",
             ) from None
         return self.type if joined.shape is None else joined
 
     def values(self, column: Any, planned: Shape | None) -> Column:
-        """Return what the rows of a column are.
+        """Return the values of a column's rows.
 
         Args:
             column: A ``pyarrow.Array``.
             planned: The feature's shape.
 
         Raises:
-            SourceError: A value can not be had. Which row it is, shows when they come one by one.
+            SourceError: A value cannot be converted; to find its row, convert rows one by one.
         """
         column = plain(column)
         if self._is_null:
@@ -378,23 +376,23 @@ class ColumnReader:
         if isinstance(leaves, list) and unset is not None:
             leaves = [UNSET if leaf is None else leaf for leaf in leaves]
         if self._of_file and unset is None and None in leaves:
-            raise self._lone_path(column)
+            raise self._missing_file(column)
         if self._of_file and unset is not None:
             without = np.array([leaf is UNSET for leaf in leaves], bool)
             if (without & ~unset).any():
-                raise self._lone_path(column)
+                raise self._missing_file(column)
         return Column(leaves, unset)
 
-    def _lone_path(self, column: Any) -> SourceError:
+    def _missing_file(self, column: Any) -> SourceError:
         lone = next(v["path"] for v in column.to_pylist() if v is not None and v["bytes"] is None)
         return SourceError(
-            f"there are no bytes of the file {lone!r}, only its name",
+            f"the table has only the name of file {lone!r}, not its bytes",
             feature=self._name,
-            hint="write the table again with the files in it, or read them in a map",
+            hint="write the table with the files' bytes in it, or read the files in a map",
         )
 
     def _leaves(self, column: Any) -> Any:
-        """Return numbers as an array (anything where a null is), blobs as a list."""
+        """Return numbers as an array (with any value for a null), bytes and text as a list."""
         import pyarrow as pa
 
         column = plain(column)
@@ -404,11 +402,11 @@ class ColumnReader:
             paths = fields[column.type.get_field_index("path")]
             column = plain(fields[column.type.get_field_index("bytes")])
         try:
-            given = column
+            original = column
             for target in self._casts:
                 column = column.cast(target)
             if self.type.dtype == "float64":
-                self._check_digits(given, column)
+                self._check_digits(original, column)
             if self.type.kind != "bytes":
                 return _numbers(column)
             if self.type.encoding == "image" and pa.types.is_string(column.type):
@@ -420,21 +418,21 @@ class ColumnReader:
         except pa.ArrowException as error:
             reason = str(error).partition("\n")[0]
             raise SourceError(
-                f"is not {type_text(self.type)}: {reason}",
+                f"not {type_text(self.type)}: {reason}",
                 feature=self._name,
-                hint=self._ways_out()
+                hint=self._alternatives()
                 if storable(leaf_of(self._arrow_type))
-                else f"fix another type: --schema {self._name}=string",
+                else f"choose another type: --schema {self._name}=string",
             ) from error
         except UnicodeDecodeError as error:
             raise SourceError(
                 f"byte {error.object[error.start]:#04x} is not UTF-8",
                 feature=self._name,
-                hint=f"--schema {self._name}=bytes takes the bytes as they are",
+                hint=f"--schema {self._name}=bytes reads the bytes as they are",
             ) from None
 
-    def _check_digits(self, given: Any, floats: Any) -> None:
-        """Refuse decimals from 2**53 on that float64 does not hold; smaller ones are rounded.
+    def _check_digits(self, decimals: Any, floats: Any) -> None:
+        """Raise for decimals above 2**53 that float64 rounds; smaller ones may be rounded.
 
         Raises:
             SourceError: There is one.
@@ -442,22 +440,22 @@ class ColumnReader:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if not pa.types.is_decimal(given.type):
+        if not pa.types.is_decimal(decimals.type):
             return
         is_large = pc.greater_equal(pc.abs(floats), EXACT_WHOLE)
         large = zip(
-            given.filter(is_large).to_pylist(), floats.filter(is_large).to_pylist(), strict=True
+            decimals.filter(is_large).to_pylist(), floats.filter(is_large).to_pylist(), strict=True
         )
         for number, stored in large:
             if number is not None and number != stored:
                 raise SourceError(
-                    f"{number} is not float64: that would be {stored!r}",
+                    f"{number} is not exact as float64, which would be {stored!r}",
                     feature=self._name,
                     hint=f"--schema {self._name}=string keeps every digit",
                 )
 
     def _with_files(self, read: ReadFile, leaves: list[Any], paths: list[str | None]) -> list[Any]:
-        """Return the leaves with the content of the files that were only named."""
+        """Return the leaves, with the content of files in place of None."""
         try:
             return [
                 read(path) if leaf is None and path is not None else leaf
@@ -490,9 +488,9 @@ class ColumnReader:
             first[counts > 0] = lengths[bounds[:-1][counts > 0]]
             if (lengths != np.repeat(first, counts)).any():
                 raise SourceError(
-                    "a ragged list: lists inside of it are of several lengths",
+                    "a ragged list: its inner lists have several lengths",
                     feature=self._name,
-                    hint="a map can pad or flatten it (--map)",
+                    hint="pad or flatten it with a map (--map)",
                 )
             dims.append(first)
             bounds = offsets[bounds]
@@ -503,22 +501,22 @@ class ColumnReader:
 
     def _null_inside(self) -> SourceError:
         return SourceError(
-            "a null stands inside of a list",
+            "a list has a null in it",
             feature=self._name,
-            hint="a feature has no place for it: a map can leave it out, or put a value there",
+            hint="features can not hold it: remove it with a map, or replace it by a value",
         )
 
     def _lists(self, nested: _Nested, planned: Shape) -> Any:
         leaves = self._leaves(nested.leaves)
         if isinstance(leaves, list):
             if any(leaf is None for leaf in leaves):
-                raise self._null_inside()  # of a struct
+                raise self._null_inside()  # in a struct
             bounds = nested.bounds.tolist()
             return [leaves[b:e] for b, e in pairwise(bounds)]
         dims = np.stack(nested.dims, axis=1)
         if len(dims) and (dims == dims[0]).all() and dims[0].min() >= 0:
             return leaves.reshape(len(dims), *dims[0].tolist())
-        # What an empty list would hold does not show: it is what other rows hold.
+        # An empty list does not show its inner lengths: use those of other rows.
         usual = [size or 0 for size in planned]
         return [
             leaves[begin:end].reshape([u if d < 0 else d for d, u in zip(row, usual, strict=True)])
@@ -528,13 +526,13 @@ class ColumnReader:
         ]
 
 
-def no_place(arrow_type: Any) -> str:
-    """Return the message for a column that has no type by itself."""
-    return f"a column of {arrow_type} has no place in a feature"
+def no_feature_message(arrow_type: Any) -> str:
+    """Return the message for a column without a feature type."""
+    return f"{arrow_type} can not be stored in a feature (int64, float32 or bytes)"
 
 
 def _numbers(column: Any) -> NDArray[Any]:
-    """Return an array as it lies in memory; where a null is, there is any number."""
+    """Return a numeric column as an array without a copy, with any value for a null."""
     import pyarrow as pa
 
     is_bool = pa.types.is_boolean(column.type)
@@ -547,30 +545,25 @@ def _numbers(column: Any) -> NDArray[Any]:
     return values.astype(bool) if is_bool else values
 
 
-# Files of Arrow tables, read a piece at a time: row groups of Parquet, batches of Arrow files.
-#
-# What kind a file is, its first bytes say: Parquet, an Arrow file (Feather's second version is
-# one), or an Arrow stream, which is what the cache of Hugging Face ``datasets`` consists of.
-
 PARQUET: Final = b"PAR1"
 ARROW_FILE: Final = b"ARROW1\0\0"
 ARROW_STREAM: Final = b"\xff\xff\xff\xff"
 _OLD_FEATHER: Final = b"FEA1"
-_TAIL_BYTES: Final = 1 << 16  # enough for the footer, which tells of every column's sizes
+_TAIL_BYTES: Final = 1 << 16  # includes the footer, which has the sizes of all columns
 
 
-class Piece(NamedTuple):
-    """Rows that are decoded together."""
+class RowGroup(NamedTuple):
+    """A row group or batch: rows that are decoded together."""
 
     num_rows: int
-    num_bytes: int  # as far as the file tells without being decoded
+    num_bytes: int  # as known without decoding
 
 
 def require_pyarrow(path: str) -> None:
-    """Look whether pyarrow is there.
+    """Raise if pyarrow is not installed.
 
     Raises:
-        MissingExtra: It is not.
+        MissingExtra: It is not installed.
     """
     try:
         import pyarrow.parquet  # noqa: F401
@@ -583,26 +576,26 @@ def require_pyarrow(path: str) -> None:
 
 
 class ArrowFile(InputFile):
-    """One file.
+    """A Parquet file, an Arrow file (such as Feather 2), or an Arrow stream.
 
     Args:
-        path: The file.
+        path: The file. Its first bytes determine the format.
 
     Attributes:
-        schema: The columns and their types, once the file was scanned.
-        pieces: What it consists of, in order.
-        size_bytes: Of the file.
-        crc32c: Of the end of it, where the footer is.
+        schema: The columns and their types, after the scan.
+        row_groups: Its row groups or batches, in order.
+        size_bytes: Its size.
+        crc32c: The CRC-32C of its end, with the footer.
     """
 
     def __init__(self, path: str) -> None:
         super().__init__(path, None)
         self._format = ""
         self._reader: Any = None
-        self._at = 0  # the next batch of a stream
-        self._begins: list[int] = []  # of the batches of a stream that can be entered anywhere
+        self._at = 0  # the next batch of the stream
+        self._begins: list[int] = []  # offsets of a stream's batches, if these can be read alone
         self.schema: Any = None
-        self.pieces: list[Piece] = []
+        self.row_groups: list[RowGroup] = []
         self.size_bytes = 0
         self.crc32c = 0
 
@@ -615,10 +608,10 @@ class ArrowFile(InputFile):
         super().close()
 
     def scan(self) -> None:
-        """Find out what the open file consists of.
+        """Read the schema and the row groups of the open file.
 
         Raises:
-            SourceError: It is no such file, or a damaged one.
+            SourceError: The file is damaged, or of another format.
         """
         self.size_bytes = self.num_bytes
         tail_bytes = min(_TAIL_BYTES, self.size_bytes)
@@ -633,42 +626,42 @@ class ArrowFile(InputFile):
         else:
             is_old = head.startswith(_OLD_FEATHER)
             raise SourceError(
-                "this is the first version of Feather"
+                "this is a file of Feather 1"
                 if is_old
-                else "this is no Parquet or Arrow file" + ("" if head else ": it is empty"),
+                else "this is not a Parquet or Arrow file" + ("" if head else ": it is empty"),
                 path=self.path,
-                hint="pyarrow.feather.read_table reads it, and write_feather makes the second one"
+                hint="convert it with pyarrow.feather.read_table and write_feather"
                 if is_old
                 else None,
             )
         try:
-            self.schema, self.pieces = self._scan()
+            self.schema, self.row_groups = self._scan()
         except self._errors() as error:
             raise self._damaged("can not be read", error) from error
         self._reader = None
 
-    def _scan(self) -> tuple[Any, list[Piece]]:
+    def _scan(self) -> tuple[Any, list[RowGroup]]:
         if self._format == "Parquet file":
             metadata = self._open_reader().metadata
             groups = map(metadata.row_group, range(metadata.num_row_groups))
-            pieces = [Piece(group.num_rows, group.total_byte_size) for group in groups]
-            return self._reader.schema_arrow, pieces
+            row_groups = [RowGroup(group.num_rows, group.total_byte_size) for group in groups]
+            return self._reader.schema_arrow, row_groups
         schema = self._open_reader().schema
-        # One column tells the number of rows, which no footer does.
+        # Reading one column gives the number of rows, which no footer has.
         reader = self._open_reader([0] if len(schema) else None)
         if self._format == "Arrow stream":
             rows = self._scan_stream(schema)
         else:
             rows = [reader.get_batch(n).num_rows for n in range(reader.num_record_batches)]
         row_bytes = self.size_bytes / max(1, sum(rows))
-        return schema, [Piece(num_rows, int(num_rows * row_bytes)) for num_rows in rows]
+        return schema, [RowGroup(num_rows, int(num_rows * row_bytes)) for num_rows in rows]
 
     def _scan_stream(self, schema: Any) -> list[int]:
-        """Return the lengths of the batches, and note where each begins."""
+        """Return the lengths of the batches, and store their offsets."""
         import pyarrow as pa
 
         if any(pa.types.is_dictionary(field.type) for field in _leaves_of(schema)):
-            # Their words come in messages between the batches: such a stream is read in order.
+            # Dictionaries are messages between the batches: such a stream is read in order.
             reader = self._open_reader([0])
             return [batch.num_rows for batch in reader]
         file = self.start()
@@ -681,19 +674,19 @@ class ArrowFile(InputFile):
             begin = file.tell()
         return rows
 
-    def piece(self, number: int, columns: list[str] | None = None) -> Any:
-        """Return the rows of one piece, as a ``pyarrow.Table``.
+    def read_group(self, number: int, columns: list[str] | None = None) -> Any:
+        """Return the rows of a row group or batch as a ``pyarrow.Table``.
 
         Args:
-            number: Of the piece.
-            columns: Those that are wanted; None: all.
+            number: Its number.
+            columns: The columns to read; None for all.
 
         Raises:
             SourceError: It is damaged, or the file has changed.
         """
         self.check_unchanged()
         try:
-            table = self._piece(number, columns)
+            table = self._read_group(number, columns)
         except self._errors() as error:
             self._reader = None
             self.check_unchanged()
@@ -702,7 +695,7 @@ class ArrowFile(InputFile):
         self.check_unchanged()
         return table
 
-    def _piece(self, number: int, columns: list[str] | None) -> Any:
+    def _read_group(self, number: int, columns: list[str] | None) -> Any:
         import pyarrow as pa
 
         is_stream = self._format == "Arrow stream"
@@ -714,7 +707,7 @@ class ArrowFile(InputFile):
         if self._reader is None or (is_stream and self._at > number):
             self._open_reader()
         if self._format == "Parquet file":
-            # One thread: workers, of which there is one for each core, do this side by side.
+            # One thread: there is a worker for each core.
             rows = self._reader.read_row_group(number, columns=columns, use_threads=False)
             return _selected(rows, columns)
         if is_stream:
@@ -743,14 +736,14 @@ class ArrowFile(InputFile):
     def _errors(self) -> tuple[type[Exception], ...]:
         import pyarrow as pa
 
-        # Both libraries raise OSError for what they can not make sense of, too, and MemoryError
-        # where a damaged header claims more bytes than there can be.
+        # Both libraries raise OSError for malformed data, too, and MemoryError if a damaged header
+        # has an impossible size.
         return pa.ArrowException, OSError, StopIteration, EOFError, MemoryError
 
     def _damaged(self, what: str, error: Exception) -> SourceError:
         reason = (str(error) or type(error).__name__).partition("\n")[0]
         return SourceError(
-            f"{what}: {reason}", path=self.path, hint="fetch or write the file again"
+            f"{what}: {reason}", path=self.path, hint="download or write the file again"
         )
 
 
@@ -759,23 +752,23 @@ def _selected(table: Any, columns: list[str] | None) -> Any:
 
 
 def _leaves_of(fields: Any) -> Iterator[Any]:
-    """Yield the fields of a schema or type, and those inside of them."""
+    """Yield the fields of a schema or type, and those nested in them."""
     for field in fields:
         yield field
         if field.type.num_fields:
             yield from _leaves_of(field.type.field(n) for n in range(field.type.num_fields))
 
 
-KEPT_BYTES: Final = 128 << 20  # of decoded pieces, in each process
+CACHE_BYTES: Final = 128 << 20  # of decoded row groups, in each process
 _BLOCK_ROWS: Final = 1024
 _BLOCK_BYTES: Final = 4 << 20
-_AHEAD_ROWS: Final = 256  # for a map, which gets rows one by one
+_AHEAD_ROWS: Final = 256  # for a map, which reads rows one by one
 _AHEAD_STEP: Final = 16
 _SCALAR: Final = ("int64", ())
 
 
 class _Ahead(NamedTuple):
-    """Rows that follow each other, from ``first`` on."""
+    """Consecutive decoded rows, starting with ``first``."""
 
     first: int
     table: Any
@@ -783,64 +776,64 @@ class _Ahead(NamedTuple):
 
 
 class ArrowRows:
-    """The rows of a table that comes in pieces.
+    """The rows of a table that is read in row groups; subclasses read these.
 
     Args:
-        schema: Of the table, a ``pyarrow.Schema``.
-        pieces: What it consists of, in order.
-        known: What ``datasets`` says of the columns, by name.
-        fixed: Types that the user fixed, by column.
-        table: Which columns are read.
-        path: Of the file that errors of the schema are about.
-        read_file: Reads the files whose names stand in place of their bytes.
+        schema: The table's ``pyarrow.Schema``.
+        row_groups: Its row groups, in order.
+        known: The metadata of ``datasets`` on the columns, by name.
+        fixed: Types fixed by the user, by column.
+        table: Which columns to read.
+        path: The file that errors of the schema name.
+        read_file: Reads a file that the table only has the name of.
 
     Raises:
-        SourceError: A fixed type is of no column, or can not be had.
+        SourceError: A fixed type is for no column, or a column cannot be cast to it.
     """
 
     random_access = True
-    stable = True
+    resumable = True
 
     def __init__(
         self,
         schema: Any,
-        pieces: Sequence[Piece],
+        row_groups: Sequence[RowGroup],
         known: Mapping[str, Any],
         fixed: Mapping[str, FeatureType],
         path: str | None = None,
         read_file: ReadFile | None = None,
         table: TableOptions | None = None,
     ) -> None:
-        self._schema = picked_schema(schema, table, path)
-        self._piece_bytes = [piece.num_bytes for piece in pieces]
-        self._first_of_piece: list[int] = []
+        self._schema = select_schema(schema, table, path)
+        self._group_bytes = [group.num_bytes for group in row_groups]
+        self._first_of_group: list[int] = []
         self._num_rows = 0
-        for piece in pieces:
-            self._first_of_piece.append(self._num_rows)
-            self._num_rows += piece.num_rows
-        num_bytes = sum(self._piece_bytes)
+        for group in row_groups:
+            self._first_of_group.append(self._num_rows)
+            self._num_rows += group.num_rows
+        num_bytes = sum(self._group_bytes)
         self.num_items: int | None = self._num_rows
         self.block_items = max(
             1, min(_BLOCK_ROWS, _BLOCK_BYTES * self._num_rows // (num_bytes or 1))
         )
-        self.is_kept = num_bytes <= KEPT_BYTES  # all of it, once it was decoded
+        self.fits_cache = num_bytes <= CACHE_BYTES  # whether all of it fits, decoded
         self._start_empty()
         self._untyped: SourceError | None = None
         self._read_schema(dict(fixed), known, path, read_file)
 
-    def _piece(self, number: int, columns: list[str] | None = None) -> Any:
-        """Return the rows of one piece as a ``pyarrow.Table``; of some columns, or of all."""
+    def _read_group(self, number: int, columns: list[str] | None = None) -> Any:
+        """Return the rows of a row group as a ``pyarrow.Table``; ``columns`` None for all."""
         raise NotImplementedError
 
     def _start_empty(self) -> None:
-        self._kept: OrderedDict[int, Any] = OrderedDict()
-        self._kept_bytes = 0
+        self._cache: OrderedDict[int, Any] = OrderedDict()
+        self._cached_bytes = 0
         self._ahead: _Ahead | None = None
         self._last_item = -1
         self._lock = threading.Lock()  # some of Beam's runners have several threads in a worker
 
     def __getstate__(self) -> dict[str, Any]:
-        gone = ("_kept", "_kept_bytes", "_ahead", "_last_item", "_lock")
+        gone = ("_cache", "_cached_bytes", "_ahead", "_last_item", "_lock")
         return {name: value for name, value in self.__dict__.items() if name not in gone}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -877,7 +870,7 @@ class ArrowRows:
         self._untyped = self._all_of(wrong, path)
         if fixed:
             raise SourceError(
-                f"the schema names {sorted(fixed)[0]!r}, and there is no such column",
+                f"the schema has a column {sorted(fixed)[0]!r}, which does not exist",
                 path=path,
                 hint=f"the columns are {', '.join(self._schema.names)}",
             )
@@ -891,37 +884,40 @@ class ArrowRows:
         self.label: str | None = min(self.vocabularies) if len(self.vocabularies) == 1 else None
 
     def _all_of(self, wrong: Sequence[SourceError], path: str | None) -> SourceError | None:
-        """Return one error for all columns that can not be features; None where all can."""
+        """Return one error for all columns that cannot be features; None if all can."""
         if len(wrong) < 2:
             return wrong[0] if wrong else None
-        told: list[str] = []
-        stored: list[str] = []
-        left: list[str] = []
+        columns: list[str] = []
+        storable_columns: list[str] = []
+        others: list[str] = []
         for error in wrong:
             name = error.feature or ""
             arrow_type = self._schema.field(name).type
-            why = "" if error.message == no_place(arrow_type) else f": {error.message}"
-            told.append(f"{name!r} ({arrow_type}){why}")
+            why = "" if error.message == no_feature_message(arrow_type) else f": {error.message}"
+            columns.append(f"{name!r} ({arrow_type}){why}")
             types = storable(leaf_of(arrow_type))
-            (stored if types else left).append(f"{name}={types[0]}" if types else name)
-        ways = [
-            f"--schema {','.join(stored)} stores {'some' if left else 'them'}" if stored else "",
-            f"--drop-columns {','.join(left)} leaves {'the others' if stored else 'them'} out"
-            if left
-            else "",
-            "a map can make features of them (--map)",
-        ]
+            if types:
+                storable_columns.append(f"{name}={types[0]}")
+            else:
+                others.append(name)
+        hints = ["a map can convert them (--map)"]
+        if others:
+            which = "the others" if storable_columns else "them"
+            hints.insert(0, f"--drop-columns {','.join(others)} leaves {which} out")
+        if storable_columns:
+            which = "some" if others else "them"
+            hints.insert(0, f"--schema {','.join(storable_columns)} stores {which}")
         return SourceError(
-            f"{len(wrong):,} columns have no place in features: {'; '.join(told)}",
+            f"{len(wrong):,} columns can not be stored in features: {'; '.join(columns)}",
             path=path,
-            hint="; ".join(filter(None, ways)),
+            hint="; ".join(hints),
         )
 
     def _shaped(self, name: str, reader: ColumnReader) -> FeatureType:
-        """Read a column of nested lists through, since only that tells its shape."""
+        """Return the type of a column of nested lists, after reading all of it for its shape."""
         found: set[tuple[int, ...]] = set()
-        for number in range(len(self._first_of_piece)):
-            for chunk in self._piece(number, [name]).column(name).chunks:
+        for number in range(len(self._first_of_group)):
+            for chunk in self._read_group(number, [name]).column(name).chunks:
                 found |= reader.dims(chunk)
         return reader.shaped(found)
 
@@ -930,7 +926,7 @@ class ArrowRows:
         """The type of every feature.
 
         Raises:
-            SourceError: A column has none: then only a map can make records of these rows.
+            SourceError: A column has no type, so only a map can make records of these rows.
         """
         if self._untyped is not None:
             raise self._untyped
@@ -950,9 +946,9 @@ class ArrowRows:
         return f"row {item}"
 
     def load(self, item: int) -> dict[str, Any]:
-        """Return one row: int, float, str, bytes and arrays; UNSET for a null.
+        """Return one row as int, float, str, bytes and arrays; UNSET for a null.
 
-        A column that has no place in a feature is what pyarrow makes of it: a map may want it.
+        A column that cannot be a feature has pyarrow's Python value, which a map may convert.
         """
         ahead = self._read_ahead(item)
         if ahead is None:
@@ -968,11 +964,11 @@ class ArrowRows:
             if unset is not None and unset[row]:
                 features[name] = UNSET
             else:
-                features[name] = own_value(values[row])
+                features[name] = python_value(values[row])
         return features
 
     def _read_ahead(self, item: int) -> _Ahead | None:
-        """Return rows with this one among them, where the next ones are likely to be asked for."""
+        """Return the rows from an item on, if items are read in order; else None."""
         ahead, last, self._last_item = self._ahead, self._last_item, item
         if ahead is not None and 0 <= item - ahead.first < ahead.table.num_rows:
             return ahead
@@ -984,11 +980,11 @@ class ArrowRows:
             table = self._rows(range(item, stop))
             ahead = self._ahead = _Ahead(item, table, self._columns(table, self._readers))
         except SourceError:
-            return None  # the row that it is about says so when it is its turn
+            return None  # raised again when its row is loaded
         return ahead
 
     def load_columns(self, items: Sequence[int]) -> dict[str, Column]:
-        """Return rows in columns; each piece that they lie in is decoded once."""
+        """Return rows as columns; each row group is decoded once."""
         return self._columns(self._rows(items), self.plan)
 
     def _columns(self, table: Any, names: Iterable[str]) -> dict[str, Column]:
@@ -1003,12 +999,12 @@ class ArrowRows:
         return self._readers[name].values(chunks, self._plan[name].shape)
 
     def plain_rows(self, items: Sequence[int]) -> list[dict[str, Any]]:
-        """Return rows as pyarrow has them in Python: what a digest or a look is made of."""
+        """Return rows as pyarrow's Python values, for digests and format detection."""
         rows: list[dict[str, Any]] = self._rows(items).to_pylist()
         return rows
 
     def _row_numbers(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return int64[n]: the rows that these items are."""
+        """Return int64[n]: the row numbers of items."""
         return items
 
     def _rows(self, items: Sequence[int]) -> Any:
@@ -1016,17 +1012,17 @@ class ArrowRows:
         import pyarrow as pa
 
         wanted = self._row_numbers(np.array(items, np.int64))
-        pieces = np.searchsorted(self._first_of_piece, wanted, "right") - 1
-        order = np.argsort(pieces, kind="stable")
-        cuts = np.flatnonzero(np.diff(pieces[order])) + 1
+        row_groups = np.searchsorted(self._first_of_group, wanted, "right") - 1
+        order = np.argsort(row_groups, kind="stable")
+        cuts = np.flatnonzero(np.diff(row_groups[order])) + 1
         tables = []
         for places in np.split(order, cuts):
             if not len(places):
                 return self._schema.empty_table()
-            piece = int(pieces[places[0]])
-            rows = wanted[places] - self._first_of_piece[piece]
+            group = int(row_groups[places[0]])
+            rows = wanted[places] - self._first_of_group[group]
             with self._lock:
-                table = self._decoded(piece)
+                table = self._decoded(group)
             if rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
                 tables.append(table.slice(rows[0], len(rows)))
             else:
@@ -1040,26 +1036,26 @@ class ArrowRows:
         back[order] = np.arange(len(order))
         return together.take(pa.array(back))
 
-    def _decoded(self, piece: int) -> Any:
-        """Return the rows of a piece: one that is kept, or else decoded now."""
-        table = self._kept.get(piece)
+    def _decoded(self, group: int) -> Any:
+        """Return the rows of a row group, cached or decoded now."""
+        table = self._cache.get(group)
         if table is not None:
-            self._kept.move_to_end(piece)
+            self._cache.move_to_end(group)
             return table
-        while self._kept and self._kept_bytes + self._piece_bytes[piece] > KEPT_BYTES:
-            _, oldest = self._kept.popitem(last=False)
-            self._kept_bytes -= oldest.nbytes
-        table = self._piece(piece)
-        self._kept[piece] = table
-        self._kept_bytes += table.nbytes
+        while self._cache and self._cached_bytes + self._group_bytes[group] > CACHE_BYTES:
+            _, oldest = self._cache.popitem(last=False)
+            self._cached_bytes -= oldest.nbytes
+        table = self._read_group(group)
+        self._cache[group] = table
+        self._cached_bytes += table.nbytes
         return table
 
 
-def picked_schema(schema: Any, table: TableOptions | None, path: str | None) -> Any:
-    """Return a ``pyarrow.Schema`` with the columns that are read.
+def select_schema(schema: Any, table: TableOptions | None, path: str | None) -> Any:
+    """Return a ``pyarrow.Schema`` with only the columns to read.
 
     Raises:
-        OptionError: There is no such column, or none is left.
+        OptionError: A column does not exist, or none is left.
     """
     if table is None or not table.picks:
         return schema
@@ -1069,8 +1065,8 @@ def picked_schema(schema: Any, table: TableOptions | None, path: str | None) -> 
     return pa.schema([schema.field(name) for name in names], schema.metadata)
 
 
-def own_value(value: Any) -> Any:
-    """Return a value of a column as a map may change it: its own, and plain where that is exact."""
+def python_value(value: Any) -> Any:
+    """Return a value that a map may modify: arrays as copies, numbers of Python if exact."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, np.generic) and value.dtype.name in _PLAIN:
@@ -1078,12 +1074,12 @@ def own_value(value: Any) -> Any:
     return value
 
 
-# Of the other numbers, only numpy's own have the type that the plan says.
+# Other number types stay numpy's, so that they have the planned type.
 _PLAIN: Final = {"bool", "int64", "float16", "float32", "float64"}
 
 
 def known_columns(metadata: Mapping[bytes, bytes] | None) -> dict[str, dict[str, Any]]:
-    """Return what ``datasets`` has noted of the columns: which are images, which are classes."""
+    """Return the metadata of ``datasets`` on the columns: which are images or classes."""
     try:
         found = json_shape.read((metadata or {})[b"huggingface"], _Metadata)
     except (KeyError, ValueError):

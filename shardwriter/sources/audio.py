@@ -1,8 +1,7 @@
-"""``audio``: one folder a class, WAV files below it; or WAV files without classes.
+"""``audio``: WAV files in one folder per class, or WAV files without classes.
 
-Bytes are passed through untouched; rate, channels, bits and length come from the file's header. A
-file whose header says more than is there is an item's error. Other audio files (FLAC, Ogg, MP3) are
-left out, with a note.
+The bytes are written unchanged; rate, channels, bits and length come from the file's header. A
+truncated file is an error of its item. Other audio files (FLAC, Ogg, MP3) are left out with a note.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class AudioFolder(ClassFolders):
         skip_errors: As of :class:`ClassFolders`.
 
     Raises:
-        SourceError: There are none, or they lie both in class folders and beside them.
+        SourceError: There are none, or there are WAV files in class folders and beside them.
     """
 
     kind = KIND
@@ -47,10 +46,10 @@ class AudioFolder(ClassFolders):
         super().__init__(root, _FILES, _PLAN, "audio", skip_errors=skip_errors)
 
     def features_of(self, item: FileItem, data: bytes) -> dict[str, Any]:
-        """Return a file's bytes, and what its header says.
+        """Return a file's bytes, and the facts of its header.
 
         Raises:
-            ValueError: It is no WAV file, or is cut off.
+            ValueError: It is not a WAV file, or is truncated.
         """
         header = read_wav_header(data)
         return {
@@ -65,11 +64,11 @@ class AudioFolder(ClassFolders):
 
 
 def others_in(root: str) -> str:
-    """Return which other audio files lie in a folder or below it, as ``.flac``; "" for none."""
+    """Return the endings of other audio files in a folder or below it, as text; "" for none."""
     found = [ending for ending in _OTHERS if has_files(root, frozenset({ending}))]
     return ", ".join(found)
 
 
 def has_audio(root: str) -> bool:
-    """Tell whether a WAV file lies in the folder or below it, be it one that can not be read."""
+    """Return whether there is a WAV file in the folder or below it, readable or not."""
     return has_files(root, _FILES.endings)

@@ -1,4 +1,4 @@
-"""The user's own code: finding it by ``module:name``, and saying which code it is."""
+"""References to the user's code (``module:name``): import them, and identify the code."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def is_reference(text: str) -> bool:
-    """Tell whether a text has the form ``module:callable``."""
+    """Return whether a text has the form ``module:callable``."""
     return _REFERENCE.fullmatch(text) is not None
 
 
 def import_reference(text: str, option: str) -> Any:
-    """Import ``module:name``, looking in the current folder too.
+    """Import ``module:name``, from the current folder or the installed packages.
 
     Args:
         text: The reference.
-        option: What it was given for; named in errors.
+        option: The option that has it, for error messages.
 
     Raises:
         OptionError: There is no such module or name, or importing the module raises.
     """
     if not is_reference(text):
-        raise OptionError(f"{option}: {text!r} is not module:callable", hint="as in mydata:train")
+        raise OptionError(f"{option}: {text!r} is not module:callable", hint="such as mydata:train")
     module_name, _, path = text.partition(":")
     try:
         folder = os.getcwd()
     except FileNotFoundError:
-        folder = ""  # it is gone; the installed packages are there
+        folder = ""  # it was deleted; import from the installed packages
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
     try:
@@ -49,7 +49,7 @@ def import_reference(text: str, option: str) -> Any:
             raise _broken(option, module_name, error) from error
         raise OptionError(
             f"{option}: there is no module {error.name!r}",
-            hint=f"looked in {folder or 'no current folder'} and the installed packages",
+            hint=f"searched {folder or 'no current folder'} and the installed packages",
         ) from None
     except Exception as error:
         raise _broken(option, module_name, error) from error
@@ -76,14 +76,14 @@ def describe_module(name: str) -> dict[str, Any]:
 
 
 def describe_callable(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what identifies a function on any machine: its names and a hash of its module's file.
+    """Return what identifies a function on any machine: its name and a hash of its module's file.
 
-    A function without a file (typed into a shell) is known by its own text, or else by its names; a
-    ``functools.partial`` by its function and its arguments, as far as these are numbers and text.
+    Without a file (typed into a shell), the hash is that of its own source text, if any. A
+    ``functools.partial`` is its function with its arguments, as far as these are numbers and text.
     """
     if isinstance(function, partial):
         arguments = [function.args, function.keywords]
-        return {**describe_callable(function.func), "arguments": _plain(arguments)}
+        return {**describe_callable(function.func), "arguments": _as_json(arguments)}
     target = function if hasattr(function, "__qualname__") else type(function)
     source: bytes | None = None
     try:
@@ -100,14 +100,14 @@ def describe_callable(function: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON; of what is no number, text or collection only its class."""
+def _as_json(value: Any) -> Any:
+    """Return a value as JSON; other objects than numbers, texts and collections by their class."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        return [_as_json(part) for part in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): _as_json(part) for key, part in value.items()}
     return describe_callable(value) if callable(value) else {"class": type(value).__qualname__}

@@ -1,18 +1,18 @@
-"""The cells of a table: what type a column has, and how its text becomes values.
+"""The cells of text tables: infer the type of a column, and convert its text to values.
 
-The types form a chain, and a column has the highest that one of its cells needs:
+The kinds form a chain. A column has the highest kind that one of its cells needs:
 
 =========  ====================================================================================
 ``""``     every cell is empty
-``int64``  whole numbers: 7, -12
-``whole``  whole numbers, some of them written as floats: 7.0 (tables that went through pandas
-           have these where an integer column has empty cells); they become int64
+``int64``  integers: 7, -12
+``whole``  integers, some of them written as floats: 7.0 (as pandas writes an integer column
+           with empty cells); they become int64
 ``float``  numbers
 ``bytes``  anything: the text in UTF-8
 =========  ====================================================================================
 
-In a column that is numbers but for cells such as ``NA``, these are missing values; in a column of
-text they are text. A column that is text because of few cells gives a warning.
+Cells such as ``NA`` are missing values in a column of numbers, and text in a column of text. A
+column that is text because of a few cells gets a warning.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from shardwriter.sources.tables import NA_VALUES
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
-EXACT_WHOLE: Final = 2.0**53  # from here on a float64 may have lost digits
-FLOAT32_MAX: Final = 2.0**128 - 2.0**103  # a number from here on rounds to infinity
+EXACT_WHOLE: Final = 2.0**53  # above, float64 does not hold every integer
+FLOAT32_MAX: Final = 2.0**128 - 2.0**103  # from here on, numbers round to infinity
 
 TYPES: Final = {
     "": FeatureType(),
@@ -46,18 +46,18 @@ TYPES: Final = {
 """The feature type of each kind of column."""
 
 FEW_CELLS: Final = 1000
-"""A column with more cells that are no numbers is text on purpose, and its cells are not looked at
-any more; so is one where they are more than one in FEW_OF."""
+"""A column with more cells that are not numbers than this is text by intent, without a warning, and
+is not examined further; without a warning also if they are more than one in FEW_OF."""
 FEW_OF: Final = 100
-_SHOWN: Final = 40  # characters of a cell
+_SHOWN: Final = 40  # characters of a cell in messages
 
 _LEADING_ZERO: Final = re.compile(r"\n[+-]?0\d")
 
 Convert = Callable[[Sequence[str]], Column]
 
 
-class _Place(NamedTuple):
-    """A cell, and where it stands."""
+class _Cell(NamedTuple):
+    """A cell and its position."""
 
     cell: str
     path: str
@@ -69,15 +69,15 @@ class _Place(NamedTuple):
 
 
 class _ColumnTyping:
-    """What the cells of one column have been so far.
+    """The kind of one column, from the cells so far.
 
     Args:
-        name: Of the column.
-        fixed: The type that the user fixed.
-        missing: Cells that are missing values where the others are numbers.
+        name: The column.
+        fixed: The type fixed by the user.
+        missing: Cells that are missing values in a column of numbers.
 
     Attributes:
-        kind: That of the cells that are numbers; "" while there was none.
+        kind: The kind of the cells that are numbers; "" if there are none so far.
     """
 
     def __init__(self, name: str, fixed: FeatureType, missing: frozenset[str]) -> None:
@@ -86,23 +86,23 @@ class _ColumnTyping:
         self._is_wide = fixed.dtype == "float64"
         self.kind = ""
         self._missing = missing
-        # Such cells are taken out before the others are read as numbers.
+        # Removed before the other cells are parsed as numbers.
         self._missing_numbers = frozenset(filter(is_number, missing))
         self._has_missing = False
         self._num_cells = 0
         self._num_texts = 0  # cells that are neither numbers nor missing
-        # The first cell that needs "float", or "bytes", and the first "inexact" one.
-        self._first: dict[str, _Place] = {}
-        self._too_big: dict[str, SourceError] = {}  # by kind: the first
-        self.has_codes = False  # a 007 is among the whole numbers
+        # The first cell of kind "float" and of kind "bytes", and the first "inexact" integer.
+        self._first: dict[str, _Cell] = {}
+        self._too_big: dict[str, SourceError] = {}  # the first of each kind
+        self.has_codes = False  # whether an integer such as 007 has leading zeros
 
     @property
     def is_text(self) -> bool:
-        """Whether nothing that follows can change it."""
+        """Whether the column is text whatever follows."""
         return self.fixed == "bytes" or self._num_texts > FEW_CELLS
 
     def observe(self, cells: Sequence[str], before: list[int], path: str) -> None:
-        """Type the cells of a block of rows; ``before`` counts the lines in front of each."""
+        """Update the kind from a block of cells; ``before`` counts the lines before each."""
         values = [cell for cell in cells if cell] if "" in cells else cells
         self._num_cells += len(values)
         if self._missing_numbers:
@@ -121,13 +121,13 @@ class _ColumnTyping:
     def _join(
         self, values: Sequence[str], cells: Sequence[str], before: list[int], path: str
     ) -> bool:
-        """Take values into the kind; False where they are not all numbers."""
+        """Update the kind from values; return False if they are not all numbers."""
         if self.kind != "float":
             integers = _parse_all(int, values)
             if integers is not None:
                 if max(integers) > INT64_MAX or min(integers) < INT64_MIN:
                     self._note_too_big("int64", cells, before, path)
-                    self._note_too_big("float", cells, before, path)  # if it comes to that
+                    self._note_too_big("float", cells, before, path)  # if it becomes a float column
                 if max(integers) > EXACT_WHOLE or min(integers) < -EXACT_WHOLE:
                     self._note_first("inexact", _is_inexact, cells, before, path)
                 if not self.has_codes and _LEADING_ZERO.search("\n".join(("", *values))):
@@ -170,11 +170,11 @@ class _ColumnTyping:
             return
         for cell, line in zip(cells, before, strict=True):
             if needs(cell):
-                self._first[kind] = _Place(cell, path, line + 1)
+                self._first[kind] = _Cell(cell, path, line + 1)
                 return
 
     def _note_too_big(self, kind: str, cells: Sequence[str], before: list[int], path: str) -> None:
-        """Remember the first cell that its kind can not hold; an error if the column stays so."""
+        """Store an error for the first cell beyond the range of the kind; finish() may raise it."""
         if kind in self._too_big:
             return
         for cell, line in zip(cells, before, strict=True):
@@ -192,8 +192,8 @@ class _ColumnTyping:
         """Return the kind of the column.
 
         Raises:
-            SourceError: A column of whole numbers has one that 64 bits do not hold; or a cell is
-                not of the type that the user fixed.
+            SourceError: An integer column has one beyond 64 bits, or a cell is not of the type
+                fixed by the user.
         """
         found = self.found
         wanted = found if self.fixed is None else self.fixed
@@ -210,32 +210,32 @@ class _ColumnTyping:
 
     @property
     def found(self) -> str:
-        """The kind of the cells, whatever the user fixed."""
+        """The kind that the cells need, without the user's type."""
         if self._num_texts or (self._has_missing and not self.kind and self.fixed is None):
             return "bytes"
         if self.kind == "whole" and "int64" in self._too_big:
-            return "float"  # what it is when the large one and a 7.0 stand in one block
+            return "float"  # as if the large integer and a 7.0 were in one block
         return self.kind
 
-    def _not_of(self, wanted: str, place: _Place) -> SourceError:
-        is_text = not is_number(place.cell)
-        what = "number" if is_text else "whole number"
-        hint = f"--schema {self.name}={'string' if is_text else 'float'} takes the column so"
+    def _not_of(self, wanted: str, first: _Cell) -> SourceError:
+        is_text = not is_number(first.cell)
+        what = "a number" if is_text else "an integer"
+        hint = f"--schema {self.name}={'string' if is_text else 'float'} changes the column's type"
         if is_text:
-            hint = f"--na {shlex.quote(place.cell[:_SHOWN])} makes such cells missing; {hint}"
+            hint = f"--na {shlex.quote(first.cell[:_SHOWN])} makes such cells missing; {hint}"
         return SourceError(
-            f"{place.shown} is no {what}, and the schema says {wanted}",
-            path=place.path,
-            line=place.line,
+            f"{first.shown} is not {what}; the schema has {wanted}",
+            path=first.path,
+            line=first.line,
             feature=self.name,
             hint=hint,
         )
 
     @property
     def warning(self) -> DataWarning | None:
-        """What to say of a column; None of most.
+        """The warning for the column, if any.
 
-        It is text because of few cells; or floats, and has an integer that these do not hold.
+        Either it is text because of a few cells, or float with an integer that float64 rounds.
         """
         if (self.fixed or self.found) == "float" and "inexact" in self._first:
             cell, path, line = self._first["inexact"]
@@ -246,11 +246,11 @@ class _ColumnTyping:
         first = self._first["bytes"]
         return DataWarning(
             "text-column",
-            f"column {self.name!r} is text, and all but {self._num_texts:,} of its "
+            f"column {self.name!r} is text, but all except {self._num_texts:,} of its "
             f"{self._num_cells:,} cells are numbers: {os.path.basename(first.path)}, line "
             f"{first.line}, has {first.shown}",
             hint=f"--na {shlex.quote(first.cell[:_SHOWN])} makes such cells missing values; "
-            f"--schema {self.name}=string says that text is meant",
+            f"--schema {self.name}=string accepts text",
             feature=self.name,
             path=first.path,
             line=first.line,
@@ -259,21 +259,21 @@ class _ColumnTyping:
 
     @property
     def missing(self) -> frozenset[str]:
-        """The cells that are missing values, beside the empty one; none where there was none."""
+        """The cells that are missing values, beside empty cells; none if the column has none."""
         return self._missing if self._has_missing else frozenset()
 
 
 class ColumnTyping:
-    """The kinds of the columns so far, over all rows of all files.
+    """The kinds of all columns, from the rows so far of all files.
 
     Args:
-        names: Of the columns, in the order of the cells of a row; None: one that is not read.
-        fixed: Types that the user fixed, by column.
-        path: The first file; named in errors.
+        names: The columns, in the order of a row's cells; None for a column that is not read.
+        fixed: Types fixed by the user, by column.
+        path: The first file, for error messages.
         missing: Cells that are missing values in columns of numbers.
 
     Raises:
-        SourceError: A type is fixed for a column that is not there.
+        SourceError: A type is fixed for a column that does not exist.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class ColumnTyping:
         unknown = sorted(set(fixed) - set(known))
         if unknown:
             raise SourceError(
-                f"the schema names {unknown[0]!r}, and there is no such column",
+                f"the schema has a column {unknown[0]!r}, which does not exist",
                 path=path,
                 hint=f"the columns are {', '.join(known)}",
             )
@@ -301,7 +301,7 @@ class ColumnTyping:
         return [column for column in self._columns if column is not None]
 
     def observe(self, rows: list[list[str]], before: list[int], path: str) -> None:
-        """Type a block of rows; ``before`` counts the lines in front of each."""
+        """Update the kinds from a block of rows; ``before`` counts the lines before each."""
         for column, cells in zip(self._columns, zip(*rows, strict=True), strict=True):
             if column is not None and not column.is_text:
                 column.observe(cells, before, path)
@@ -310,56 +310,56 @@ class ColumnTyping:
         """Return the kind of every column, by name.
 
         Raises:
-            SourceError: A column of whole numbers has one that 64 bits do not hold; or a cell is
-                not of the type that the user fixed.
+            SourceError: An integer column has one beyond 64 bits, or a cell is not of the type
+                fixed by the user.
         """
         return {column.name: column.finish() for column in self._known}
 
     @property
     def missing(self) -> dict[str, frozenset[str]]:
-        """The cells that are missing values, by column, of those that have them."""
+        """The cells that are missing values, for each column that has any."""
         return {column.name: column.missing for column in self._known if column.missing}
 
     @property
     def notes(self) -> list[str]:
-        """What a person should know of the types that :meth:`finish` returned."""
+        """Remarks for the user on the types from :meth:`finish`."""
         notes = []
         found = [c for c in self._known if c.fixed is None]
         whole = [c.name for c in found if c.found == "whole"]
         if whole:
             notes.append(
-                f"whole numbers written as 7.0 are taken as int64: {', '.join(whole)} "
+                f"integers written as 7.0 become int64: {', '.join(whole)} "
                 f"(--schema {whole[0]}=float makes them floats)"
             )
         coded = [c.name for c in found if c.has_codes and c.found != "bytes"]
         if coded:
             notes.append(
-                f"numbers with leading zeros lose them: {', '.join(coded)} "
-                f"(--schema {coded[0]}=string keeps codes such as 007 as they are)"
+                f"numbers lose their leading zeros: {', '.join(coded)} "
+                f"(--schema {coded[0]}=string keeps codes such as 007 as text)"
             )
         return notes
 
     @property
     def warnings(self) -> list[DataWarning]:
-        """The warning of each column that has one."""
+        """The warnings of all columns."""
         return [column.warning for column in self._known if column.warning is not None]
 
 
 def inexact_integer(name: str, number: int, path: str, line: int) -> DataWarning:
-    """Return the warning that a float64 does not hold an integer in a column of floats.
+    """Return the warning for an integer in a column of floats that float64 rounds.
 
     Args:
-        name: Of the column, or feature.
+        name: The column or feature.
         number: The integer.
         path: The file.
-        line: Where it stands there, from 1 on.
+        line: Its line, from 1.
     """
     return DataWarning(
         "inexact-integer",
-        f"column {name!r} is floats, and {number} ({os.path.basename(path)}, line {line}) is read "
-        f"as {float(number)!r}: float64 holds about 16 digits",
-        hint=f"--schema {name}=string keeps every digit; --schema {name}=int64 does so where all "
-        "numbers are whole",
+        f"column {name!r} is float, and {number} ({os.path.basename(path)}, line {line}) is "
+        f"rounded to {float(number)!r}: float64 holds about 16 digits",
+        hint=f"--schema {name}=string keeps every digit; so does --schema {name}=int64, if all "
+        "numbers are integers",
         feature=name,
         path=path,
         line=line,
@@ -369,12 +369,12 @@ def inexact_integer(name: str, number: int, path: str, line: int) -> DataWarning
 
 
 def is_number(cell: str) -> bool:
-    """Tell whether a cell is a number, as a float is written."""
+    """Return whether a cell can be parsed as a float."""
     return _parse_all(float, (cell,)) is not None
 
 
 def _needs_float(cell: str) -> bool:
-    """Whether a cell is a number and not a whole one."""
+    """Return whether a cell is a number but not an integer."""
     return (
         is_number(cell)
         and _parse_all(int, (cell,)) is None
@@ -383,7 +383,7 @@ def _needs_float(cell: str) -> bool:
 
 
 def _is_inexact(cell: str) -> bool:
-    """Whether a cell is a whole number, 7 or 7.0, that float64 does not hold."""
+    """Return whether a cell is an integer, 7 or 7.0, that float64 rounds."""
     digits, _, rest = cell.strip().partition(".")
     if rest.strip("0") or not is_number(cell):
         return False
@@ -397,12 +397,12 @@ def _is_too_big(cell: str, kind: str) -> bool:
         return False
     if kind == "int64":
         return not INT64_MIN <= found[0] <= INT64_MAX
-    # "inf" is a number as it stands; 1e400 is one that became infinite.
+    # "inf" is infinite by intent; 1e400 became infinite.
     return abs(found[0]) >= FLOAT32_MAX and any(c.isdigit() for c in cell)
 
 
 def _are_whole(numbers: Sequence[float], cells: Sequence[str]) -> bool:
-    """Tell whether all are whole numbers that int64 holds, written with digits alone."""
+    """Return whether all are integers of 64 bits, written without an exponent."""
     values = np.array(numbers)
     if not np.isfinite(values).all() or (values != np.floor(values)).any():
         return False
@@ -413,7 +413,7 @@ def _are_whole(numbers: Sequence[float], cells: Sequence[str]) -> bool:
 
 
 def _parse_whole(cell: str) -> int:
-    """Read ``7.0`` exactly, where a float would round beyond 2^53."""
+    """Return the integer ``7.0`` exactly; a float would round it beyond 2^53."""
     digits = cell.partition(".")[0].strip()
     return int(digits) if digits not in ("", "-", "+") else 0
 
@@ -423,7 +423,7 @@ def _parse_all(parse: Callable[[str], Any], cells: Sequence[str]) -> list[Any] |
         numbers = list(map(parse, cells))
     except ValueError:
         return None
-    # Python reads 1_000 as a number; nobody else does.
+    # Python accepts 1_000 as a number; other programs do not.
     return None if "_" in "".join(cells) else numbers
 
 
@@ -456,4 +456,4 @@ CONVERT: Final[dict[str, Convert]] = {
     "bytes": _convert_text,
     "": _convert_empty,
 }
-"""Turns the text of a column into its values, by kind."""
+"""Converts the text of a column to values, by kind."""

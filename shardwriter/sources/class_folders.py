@@ -1,7 +1,7 @@
-"""Files in class folders: one folder a class, files of a kind below it; or files without classes.
+"""Files in class folders: one folder per class, with files of a kind in it; or without classes.
 
-Classes are the folders' names in sorted order, labels count them from 0. A folder with such files
-and no class folders gives the same features without the class.
+Classes are the folder names in sorted order, with labels from 0. A folder with such files and
+without class folders gives the same features without the class.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _STRING: Final = FeatureType("bytes", "string", ())
 
 
 class FileKind(NamedTuple):
-    """What files are looked for.
+    """A kind of files.
 
     Attributes:
-        one: What one of them is called, ``image``.
-        many: What several are called, ``images``.
-        files: What they are called as files, ``image files``.
-        endings: Of their names, in lower case with the dot.
+        one: The singular, ``image``.
+        many: The plural, ``images``.
+        files: The plural as files, ``image files``.
+        endings: The endings of their names, in lower case with the dot.
     """
 
     one: str
@@ -57,20 +57,20 @@ class FileKind(NamedTuple):
 
 
 class FileItem(NamedTuple):
-    """One file as it was when the folder was listed."""
+    """A file when its folder was listed."""
 
     key: str
-    label: int  # -1: no class
+    label: int  # -1 without a class
     size_bytes: int
     mtime_ns: int
 
 
 class _FileItems:
-    """Files in columns: a fifth of the memory of a million tuples, and quick to send."""
+    """Items in columns: a fifth of the memory of a million tuples, and quick to send."""
 
     def __init__(self) -> None:
         self._keys: list[str] = []
-        self._facts = array("q")  # label, size and time of each
+        self._facts = array("q")  # label, size and time of each file
 
     def extend(self, items: Iterable[FileItem]) -> None:
         for key, *facts in items:
@@ -86,7 +86,7 @@ class _FileItems:
         return len(self._keys)
 
     def __getitem__(self, index: int) -> FileItem:
-        # A negative index would have two meanings here.
+        # Not for negative indices, whose slices would differ.
         return FileItem(self._keys[index], *self._facts[3 * index : 3 * index + 3])
 
     def __iter__(self) -> Iterator[FileItem]:
@@ -94,28 +94,28 @@ class _FileItems:
 
 
 class ClassFolders:
-    """Files in class folders; what a file's features are is said by who inherits.
+    """Files in class folders; subclasses return the features of a file.
 
     Args:
         root: The folder.
-        files: What is looked for.
-        plan: Features of a file, beside the class.
-        prefix: Of the names of features, ``image``: the class is in ``image/class/label`` and
+        files: The kind of files.
+        plan: The features of a file, without the class.
+        prefix: The prefix of feature names, ``image``: the class is in ``image/class/label`` and
             ``image/class/text``.
-        skip_errors: Whether a file whose name is not UTF-8 is an item, whose loading is an error;
-            else that is raised here.
+        skip_errors: Keep a file whose name is not UTF-8 as an item, which raises when it is loaded;
+            otherwise raise here.
 
     Attributes:
-        classes: Their names, where there are classes.
+        classes: The class names; empty without classes.
 
     Raises:
-        SourceError: There are no such files, or they lie both in class folders and beside them.
+        SourceError: There are no such files, or there are some in class folders and beside them.
     """
 
     kind: str
     random_access = True
-    travels = True
-    stable = True
+    sendable = True
+    resumable = True
 
     def __init__(
         self,
@@ -149,19 +149,20 @@ class ClassFolders:
                 empty.append(folder)
         if len(self._items) and loose:
             raise SourceError(
-                f"{len(loose)} {files.one}(s) lie beside the class folders, as {loose[0].key!r}",
+                f"{len(loose)} {files.one}(s) are beside the class folders, such as "
+                f"{loose[0].key!r}",
                 path=root,
-                hint="move them into a class folder, or out of the way",
+                hint="move them into a class folder, or to another folder",
             )
         if loose:
             self._items.extend(loose)
         if not len(self._items):
             others = ", ".join(f"{count:,} {end}" for end, count in skipped.most_common(5))
             raise SourceError(
-                f"no {files.files} are in this folder" + (f", but {others}" if others else ""),
+                f"this folder has no {files.files}" + (f", but {others}" if others else ""),
                 path=root,
-                hint=f"{files.many} are files that end in {', '.join(sorted(files.endings))}, "
-                "one folder for each class",
+                hint=f"{files.many} need an ending of {', '.join(sorted(files.endings))}; put them "
+                "into one folder for each class",
             )
         self.num_items: int | None = len(self._items)
         self.plan: Mapping[str, FeatureType] = dict(plan)
@@ -176,11 +177,11 @@ class ClassFolders:
         if empty and self.classes:
             more = ", ..." if len(empty) > 5 else ""
             names = ", ".join(map(printable, empty[:5]))
-            notes.append(f"folders without {files.many} are no classes: {names}{more}")
+            notes.append(f"folders without {files.many} are not classes: {names}{more}")
         self.notes: Sequence[str] = notes
 
     def use_classes(self, classes: Sequence[str]) -> None:
-        """Number the classes as they stand here: other splits of the data have further ones."""
+        """Renumber the classes, if other splits of the data have more of them."""
         if [*classes] == self.classes:
             return
         assert self.label is not None
@@ -190,15 +191,15 @@ class ClassFolders:
         self.vocabularies = {self.label: self.classes}
 
     def features_of(self, item: FileItem, data: bytes) -> dict[str, Any]:
-        """Return the features of a file, beside the class.
+        """Return the features of a file, without the class.
 
         Raises:
-            ValueError: It is no file of this kind, or is damaged; says how.
+            ValueError: It is not a file of this kind, or is damaged.
         """
         raise NotImplementedError
 
     def items(self) -> Iterator[FileItem]:
-        """Yield every file: classes in sorted order, and the files of a class in sorted order."""
+        """Yield every file: classes in sorted order, and files of a class in sorted order."""
         return iter(self._items)
 
     def item(self, item_index: int) -> FileItem:
@@ -206,7 +207,7 @@ class ClassFolders:
         return self._items[item_index]
 
     def key(self, item: FileItem) -> str:
-        """Return the path below the root, with ``/``."""
+        """Return the path relative to the root, with ``/``."""
         return printable(item.key)
 
     def size_bytes(self, item: FileItem) -> int:
@@ -214,10 +215,10 @@ class ClassFolders:
         return item.size_bytes
 
     def load(self, item: FileItem) -> dict[str, Any]:
-        """Read one file.
+        """Return the features of a file.
 
         Raises:
-            SourceError: It can not be read, or is not what its name says.
+            SourceError: It cannot be read, or its content does not match its name.
             SourceChanged: It has changed since it was listed.
         """
         listed = ListedFile(item.key, item.size_bytes, item.mtime_ns)
@@ -233,29 +234,29 @@ class ClassFolders:
         return features
 
     def digest(self) -> dict[str, Any]:
-        """Hash the files' relative paths and sizes."""
+        """Return a hash of the files' relative paths and sizes."""
         return self._hash(lambda item: f"{item.key}\0{item.size_bytes}\n")
 
     def fingerprint(self) -> dict[str, Any]:
-        """Hash paths, sizes and modification times."""
+        """Return a hash of paths, sizes and modification times."""
         return self._hash(lambda item: f"{item.key}\0{item.size_bytes}\0{item.mtime_ns}\n")
 
     def _hash(self, line: Callable[[FileItem], str]) -> dict[str, Any]:
-        # Without others' classes the hash is what it was before there were splits.
+        # Without classes of other splits, the hash is that of versions before there were splits.
         classes = {"classes": self.classes} if self._is_given_classes else {}
         files = hash_lines(map(line, self._items))
         return {**classes, "files": files, "num_items": self.num_items}
 
 
 def has_files(root: str, endings: frozenset[str]) -> bool:
-    """Tell whether such a file lies in the folder or below it, be it one that can not be read."""
+    """Return whether there is such a file in the folder or below it, readable or not."""
     try:
         tree = tree_of(root, LOOK_FILES)
         return _holds(tree, root, endings) or (
             not tree.is_whole and _holds(tree_of(root), root, endings)
         )
     except SourceError:
-        return True  # the reason is told when the folder is opened
+        return True  # opening the folder raises the reason
 
 
 def _holds(tree: Tree, root: str, endings: frozenset[str]) -> bool:

@@ -1,18 +1,18 @@
-"""``coco``: images with objects, keypoints and captions as a JSON file in COCO's form has them.
+"""``coco``: images with objects, keypoints and captions from a JSON file in COCO's format.
 
-An item is an image, in the order of ``images``; its objects stand in the order of ``annotations``.
+An item is an image, in the order of ``images``; its objects are in the order of ``annotations``.
 Names, types and arithmetic are those of the TensorFlow Object Detection API's
-``create_coco_tf_record``: boxes by width and height of the image, class numbers as in the file (0
-means background there, and numbers are missing: that is no vocabulary, and the names stand beside
-them), and an object is left out where its box has no area or reaches over the right or lower edge.
-Other than there, an image without objects has empty lists and not no features, and segments are
-kept, as polygons and run lengths; masks are not drawn.
+``create_coco_tf_record``: boxes relative to width and height of the image; class numbers as in the
+file (with gaps, and 0 for the background, so they are not a vocabulary; the names are in another
+feature); an object is left out if its box has no area or extends over the right or lower edge.
+Different from it, an image without objects has empty lists instead of no features, and segments are
+written as polygons and run lengths, not as masks.
 
-An object without keypoints, in a file that has some, has those of its class (else of the first
-class that has any) as zeros that are not visible.
+In a file with keypoints, an object without them has those of its class (else of the first class
+that has any) as zeros that are not visible.
 
-Which features there are is a matter of the whole file: those of objects where it has boxes (or
-classes to look for), those of segments and keypoints where an object has some, and captions.
+The features depend on the whole file: those of objects if it has boxes (or categories and no
+captions), those of segments and keypoints if any object has some, and captions.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ from shardwriter.sources.detection import (
 )
 from shardwriter.storage import inputs_for, split
 
-# Where COCO's files lie: annotations in a folder, and images beside annotations.
-
-_LOOK_BYTES: Final = 1 << 16
-_MAX_FILES: Final = 200  # a folder with more JSON files has one for each image, or none of COCO
+_HEAD_BYTES: Final = 1 << 16
+_MAX_FILES: Final = 200  # folders with more JSON files are not examined: one per image, not COCO
 _FOLDER_NAMES: Final = ("annotations", "annotation")
 _BEGIN: Final = re.compile(rb'\s*\{\s*"(info|licenses|images|annotations|categories)"\s*:\s*[\[{]')
 _IMAGES: Final = re.compile(rb'"images"\s*:\s*\[')
@@ -56,7 +54,7 @@ _NAMES_IMAGES: Final = re.compile(rb'"annotations"\s*:\s*\[.*"image_id"\s*:', re
 
 
 def looks_like_coco(head: bytes) -> bool:
-    """Tell by its first bytes whether a file is JSON in COCO's form."""
+    """Return whether a file is JSON in COCO's format, by its first bytes."""
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     line, _, rest = head.partition(b"\n")
     is_lines = line.rstrip().endswith(b"}") and rest.lstrip().startswith(b"{")
@@ -66,7 +64,7 @@ def looks_like_coco(head: bytes) -> bool:
 
 
 def coco_files(folder: str) -> list[str]:
-    """Return the files of COCO's form in a folder, and in ``annotations`` in it."""
+    """Return the files in COCO's format in a folder, and in ``annotations`` in it."""
     found: list[str] = []
     folders = [folder]
     for place in folders:
@@ -91,16 +89,16 @@ def coco_files(folder: str) -> list[str]:
 
 
 def is_coco_file(path: str) -> bool:
-    """Tell by looking whether a file is one of COCO's form."""
+    """Return whether a file is in COCO's format, by its content."""
     try:
         with inputs_for(path).open(path) as file:
-            return looks_like_coco(file.read(_LOOK_BYTES))
+            return looks_like_coco(file.read(_HEAD_BYTES))
     except OSError:
         return False
 
 
 def annotations_file(path: str) -> str:
-    """Return the file that a person means: the only one of a folder, or the path itself.
+    """Return the annotations file of SOURCE: the only one in a folder, or the path itself.
 
     Raises:
         SourceError: The folder has none, or several.
@@ -110,24 +108,24 @@ def annotations_file(path: str) -> str:
     found = coco_files(path)
     if not found:
         raise SourceError(
-            "no JSON file in COCO's form is in this folder, nor in annotations in it", path=path
+            "this folder has no JSON file in COCO's format, nor in annotations in it", path=path
         )
     if len(found) > 1:
         names = ", ".join(name[len(path) :].lstrip("/") for name in found)
         raise SourceError(
-            f"this folder has {len(found)} files of annotations: {names}",
+            f"this folder has {len(found)} annotation files: {names}",
             path=path,
-            hint="give the one that is meant as SOURCE; or, for the images in folders of their "
-            "classes, --format image-folder",
+            hint="give one of them as SOURCE; or add --format image-folder for images in class "
+            "folders",
         )
     return found[0]
 
 
 def image_folder(path: str, names: Sequence[str]) -> str:
-    """Find the folder that a file's images lie in.
+    """Return the folder of a file's images.
 
     Raises:
-        SourceError: They lie in none of the usual ones.
+        SourceError: They are in none of the usual folders.
     """
     tried = list(dict.fromkeys(_candidates(path)))
     inputs = inputs_for(path)
@@ -135,14 +133,14 @@ def image_folder(path: str, names: Sequence[str]) -> str:
         if not names or any(inputs.is_file(os.path.join(folder, name)) for name in names[:5]):
             return folder
     raise SourceError(
-        f"the images are not found: {names[0]!r:.200} is in none of {', '.join(tried)}",
+        f"images not found: {names[0]!r:.200} is in none of {', '.join(tried)}",
         path=path,
-        hint="put this file beside the folder of its images, or into annotations beside it",
+        hint="move this file next to the folder of its images, or into annotations next to it",
     )
 
 
 def _candidates(path: str) -> Iterator[str]:
-    """Yield where the images of a file may lie: ``instances_val2017`` are in ``val2017``."""
+    """Yield possible folders of a file's images: for ``instances_val2017``, ``val2017``."""
     beside, name = split(path)
     root = beside or "."
     if is_url(path):
@@ -164,10 +162,8 @@ def _candidates(path: str) -> Iterator[str]:
     yield beside or "."
 
 
-# ``segmentation`` of a COCO annotation, as lists of numbers: polygons, or runs of a mask.
-#
-# A mask is runs of pixels, column by column, that lie outside and inside in turn, beginning
-# outside; COCO writes them as a list, or as text that holds six bits a character.
+# Segments: an object's ``segmentation`` is polygons, or a mask as run lengths. Runs go column by
+# column, alternately outside and inside, first outside. COCO stores them as a list or compressed.
 
 _PREFIX: Final = "image/object/segmentation"
 _X: Final = f"{_PREFIX}/polygon/x"
@@ -176,19 +172,19 @@ _NUM_POINTS: Final = f"{_PREFIX}/polygon/num_points"
 _NUM_POLYGONS: Final = f"{_PREFIX}/num_polygons"
 
 POLYGON_COLUMNS: Final = {_X: "f", _Y: "f", _NUM_POINTS: "i", _NUM_POLYGONS: "i"}
-"""Points of all polygons, points of each polygon, polygons of each object."""
+"""The points of all polygons, the number of points per polygon, of polygons per object."""
 
 RLE_COLUMNS: Final = {RLE_COUNTS: "q", RLE_NUM_COUNTS: "i"}
-"""Runs of all masks, runs of each object."""
+"""The runs of all masks, and the number of runs per object."""
 
 
 def add_segments(
     columns: dict[str, list[Any]], segments: Any, height: int, width: int, what: str
 ) -> None:
-    """Add what stands under ``segmentation`` of one object.
+    """Add the ``segmentation`` of an object to the columns.
 
     Raises:
-        BadAnnotation: It is neither polygons nor runs, or not of this image.
+        BadAnnotation: It is neither polygons nor runs, or for another image size.
     """
     runs: list[int] = []
     polygons: list[list[float]] = []
@@ -213,24 +209,24 @@ def add_segments(
 def _runs(segments: Mapping[str, Any], height: int, width: int, what: str) -> list[int]:
     if segments.get("size") != [height, width]:
         raise BadAnnotation(
-            f"the mask of {what} has the size {segments.get('size')!r:.50}, and the image "
+            f"the mask of {what} has the size {segments.get('size')!r:.50}, but the image "
             f"{[height, width]}"
         )
     runs = segments.get("counts")
     if isinstance(runs, str):
-        runs = unpacked_runs(runs)
+        runs = decode_runs(runs)
     is_runs = isinstance(runs, list) and all(type(run) is int and run >= 0 for run in runs)
     if runs is None or not is_runs or sum(runs) != height * width:
-        raise BadAnnotation(f"the run lengths of {what} are not those of an image of its size")
+        raise BadAnnotation(f"the run lengths of {what} do not match the size of its image")
     return list(runs)
 
 
-def unpacked_runs(text: str) -> list[int] | None:
-    """Return the runs that COCO's compressed text holds; None where it is none.
+def decode_runs(text: str) -> list[int] | None:
+    """Return the runs in COCO's compressed text; None if it is invalid.
 
-    A character is 48 more than six bits: five of the number, the lowest first, and one that says
-    whether more follow; the last of the five is the sign then. From the fourth number on each is
-    the difference to the one two before it.
+    A character is 48 plus six bits: five of the number, lowest first, and one that is set if more
+    follow; the highest of the last five is the sign. From the fourth number on, each is the
+    difference to the number two before.
     """
     runs: list[int] = []
     value = shift = 0
@@ -274,17 +270,17 @@ _KEYPOINT_COLUMNS: Final = {
 
 
 class CocoDetection(DetectionSource):
-    """Annotated images of one JSON file.
+    """The annotated images of one JSON file.
 
     Args:
-        path: The file, or a folder that it is the only such file of.
+        path: The file, or a folder with only one such file.
 
     Attributes:
-        class_names: By the numbers that the file has for them.
+        class_names: Class names by the numbers of the file.
 
     Raises:
-        SourceError: There is no such file, or several, or it is not what COCO's are, or its
-            images are not found.
+        SourceError: There is no such file, or several; it is not in COCO's format; or its images
+            are not found.
     """
 
     kind = KIND
@@ -292,27 +288,27 @@ class CocoDetection(DetectionSource):
     def __init__(self, path: str) -> None:
         path = annotations_file(path)
         found, data = _read(path)
-        document = _parsed(data, path)
+        document = _parse(data, path)
         images = _images(document, path)
         annotations = _records(document, "annotations", path)
         self._classes = _Classes(_records(document, "categories", path), annotations, path)
         self.class_names: Mapping[int, str] = self._classes.names
         names = [name for name, _ in images.values()]
         typecodes = _typecodes(document, annotations, path)
-        lost = [a for a in annotations if not _is_of(a, images)]
-        if lost and len(lost) == len(annotations):
+        orphans = [a for a in annotations if not _has_image(a, images)]
+        if orphans and len(orphans) == len(annotations):
             raise SourceError(
-                f"none of the {len(lost):,} annotations is of an image in the list: the first is "
-                f"of image_id {lost[0].get('image_id')!r:.50}, and the ids of images are as "
+                f"none of the {len(orphans):,} annotations is for a listed image: the first has "
+                f"image_id {orphans[0].get('image_id')!r:.50}, but images have ids such as "
                 f"{next(iter(images), None)!r:.50}",
                 path=path,
-                hint='numbers and text are not the same: 7 and "7"',
+                hint='compare their types: the number 7 differs from the text "7"',
             )
         super().__init__(path, image_folder(path, names), typecodes)
         self._add_annotations(data, found.st_mtime_ns)
         by_image: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
         for annotation in annotations:
-            if _is_of(annotation, images):
+            if _has_image(annotation, images):
                 by_image[annotation["image_id"]].append(annotation)
         self._left_out = 0
         files = ImageFiles(self._root)
@@ -325,13 +321,13 @@ class CocoDetection(DetectionSource):
             except BadAnnotation as error:
                 annotated = error
             self._add(name, str(image_id), files.find(name), annotated)
-        twice = len(names) - len(set(names))
-        self.notes = _notes(self._left_out, lost, twice)
+        num_repeated = len(names) - len(set(names))
+        self.notes = _notes(self._left_out, orphans, num_repeated)
 
     def _objects(
         self, annotations: Sequence[Mapping[str, Any]], height: int, width: int
     ) -> dict[str, list[Any]]:
-        """Return the columns of one image."""
+        """Return the columns of an image."""
         columns: defaultdict[str, list[Any]] = defaultdict(list)
         left_out = 0
         for annotation in annotations:
@@ -393,7 +389,7 @@ class CocoDetection(DetectionSource):
 
 
 class _Classes:
-    """``categories``: the names of classes, and of their keypoints."""
+    """The ``categories``: names of classes, and of their keypoints."""
 
     def __init__(
         self, records: Sequence[Mapping[str, Any]], annotations: Sequence[Any], path: str
@@ -404,7 +400,7 @@ class _Classes:
             number = record.get("id")
             if type(number) is not int or number in self.names or not 0 <= number < 1 << 63:
                 raise SourceError(
-                    f"a category has the id {number!r:.50}, which is no number of its own",
+                    f"a category has the id {number!r:.50}, which is repeated or not a number",
                     path=path,
                 )
             what = f"category {number}"
@@ -412,7 +408,7 @@ class _Classes:
                 self.names[number] = checked_text(record.get("name"), f"the name of {what}")
                 points = record.get("keypoints") or []
                 if not isinstance(points, list):
-                    raise BadAnnotation(f"keypoints of {what} is no list")
+                    raise BadAnnotation(f"keypoints of {what} is not a list")
                 self._keypoints[number] = [
                     checked_text(point, f"a keypoint of {what}") for point in points
                 ]
@@ -420,28 +416,26 @@ class _Classes:
                 raise SourceError(str(error), path=path) from None
         nameless = {number for number, points in self._keypoints.items() if not points}
         for annotation in annotations:
-            # Names may be missing; then the points are as many as an object has.
+            # Without names in the file, a class has as many keypoints as its objects.
             points, number = annotation.get("keypoints"), annotation.get("category_id")
             if isinstance(points, list) and type(number) is int and number in nameless:
                 count = max(len(self._keypoints[number]), len(points) // 3)
                 self._keypoints[number] = [""] * count
-        # Readers make rows of one length of them: objects of other classes have the same points,
-        # none of them visible.
+        # Readers need the same number of points for all objects: those of other classes get the
+        # same points, none of them visible.
         usual = next(filter(None, self._keypoints.values()), [])
         for number, points in self._keypoints.items():
             self._keypoints[number] = points or usual
 
     def of(self, annotation: Mapping[str, Any], what: str) -> tuple[int, str]:
-        """Return number and name of an object's class."""
+        """Return the number and name of an object's class."""
         number = annotation.get("category_id")
         if type(number) is not int or number not in self.names:
-            raise BadAnnotation(
-                f"{what} has the category_id {number!r:.50}, and there is no such category"
-            )
+            raise BadAnnotation(f"{what} has the category_id {number!r:.50}, which does not exist")
         return number, self.names[number]
 
     def keypoints(self, number: int) -> list[str]:
-        """Return the names of the keypoints that every object of a class has."""
+        """Return the names of the keypoints of a class."""
         return self._keypoints[number]
 
 
@@ -452,7 +446,7 @@ def _read(path: str) -> Any:
         raise SourceError(f"can not be read: {error.strerror}", path=path) from error
 
 
-def _parsed(data: bytes, path: str) -> dict[str, Any]:
+def _parse(data: bytes, path: str) -> dict[str, Any]:
     try:
         document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
@@ -461,19 +455,19 @@ def _parsed(data: bytes, path: str) -> dict[str, Any]:
         ) from None
     if not isinstance(document, dict) or "images" not in document:
         raise SourceError(
-            "this is not in COCO's form: it has no list of images",
+            "this is not in COCO's format: it has no list of images",
             path=path,
-            hint="it is an object with images, annotations and categories",
+            hint="the file must be an object with images, annotations and categories",
         )
     return document
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; of two keys of one name json would take the last without a word."""
+    """Return an object; raise for repeated keys, of which json would silently keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"an object has the key {max(keys, key=keys.count)!r:.50} twice")
+        raise ValueError(f"an object repeats the key {max(keys, key=keys.count)!r:.50}")
     return found
 
 
@@ -485,13 +479,13 @@ def _records(document: Mapping[str, Any], name: str, path: str) -> list[dict[str
 
 
 def _images(document: Mapping[str, Any], path: str) -> dict[Any, tuple[str, dict[str, Any]]]:
-    """Return name and entry of every image, by id."""
+    """Return the file name and entry of every image, by id."""
     images: dict[Any, tuple[str, dict[str, Any]]] = {}
     for place, image in enumerate(_records(document, "images", path)):
         image_id, name = image.get("id"), image.get("file_name")
         if type(image_id) not in (int, str) or image_id in images:
             raise SourceError(
-                f"image {place} of the list has the id {image_id!r:.50}, which is not its own",
+                f"image {place} has the id {image_id!r:.50}, which is repeated or invalid",
                 path=path,
             )
         try:
@@ -505,7 +499,7 @@ def _images(document: Mapping[str, Any], path: str) -> dict[Any, tuple[str, dict
             raise SourceError(
                 f"image {image_id!r:.50}: its file_name {error}",
                 path=path,
-                hint="file_name is a path below the folder of images",
+                hint="file_name must be a path relative to the folder of images",
             ) from None
     return images
 
@@ -513,7 +507,7 @@ def _images(document: Mapping[str, Any], path: str) -> dict[Any, tuple[str, dict
 def _typecodes(
     document: Mapping[str, Any], annotations: Sequence[Mapping[str, Any]], path: str
 ) -> dict[str, str]:
-    """Return the columns that a file's annotations have.
+    """Return the columns for a file's annotations.
 
     Raises:
         SourceError: They have neither boxes nor captions.
@@ -524,11 +518,11 @@ def _typecodes(
         raise SourceError(
             "these are panoptic segments" if is_panoptic else "no annotation has a box or caption",
             path=path,
-            hint="what is read are instances, keypoints and captions",
+            hint="supported are instances, keypoints and captions",
         )
     typecodes: dict[str, str] = {}
-    is_looked_for = "annotations" in document and document.get("categories")
-    if "bbox" in keys or (is_looked_for and "caption" not in keys):
+    has_classes = "annotations" in document and document.get("categories")
+    if "bbox" in keys or (has_classes and "caption" not in keys):
         typecodes |= _OBJECT_COLUMNS
         segments = [annotation.get("segmentation") for annotation in annotations]
         if any(isinstance(segment, list) and any(segment) for segment in segments):
@@ -542,23 +536,23 @@ def _typecodes(
     return typecodes
 
 
-def _is_of(annotation: Mapping[str, Any], images: Mapping[Any, Any]) -> bool:
+def _has_image(annotation: Mapping[str, Any], images: Mapping[Any, Any]) -> bool:
     image_id = annotation.get("image_id")
     return isinstance(image_id, int | str) and image_id in images
 
 
-def _notes(left_out: int, lost: Sequence[Mapping[str, Any]], twice: int) -> list[str]:
+def _notes(left_out: int, orphans: Sequence[Mapping[str, Any]], num_repeated: int) -> list[str]:
     notes = []
     if left_out:
         notes.append(
-            "objects left out, as their boxes have no area or reach over the right or lower edge: "
+            "objects left out, as their boxes have no area or extend over the right or lower edge: "
             f"{left_out:,}"
         )
-    if lost:
+    if orphans:
         notes.append(
-            "annotations left out, as they are of no image in the list: "
-            f"{len(lost):,}, as of image_id {lost[0].get('image_id')!r:.50}"
+            f"annotations left out, as their images are not listed: {len(orphans):,}, such as of "
+            f"image_id {orphans[0].get('image_id')!r:.50}"
         )
-    if twice:
-        notes.append(f"images whose file stands in the list before, written again: {twice:,}")
+    if num_repeated:
+        notes.append(f"images that repeat a file name, written again: {num_repeated:,}")
     return notes

@@ -1,10 +1,9 @@
 """``csv``: tables with a header line, or without; a row is an item.
 
-A first pass over the whole input finds where every row begins and what type every column has, so
-that the type of a cell never depends on where the table was cut: ``int64`` where every cell is a
-whole number, else ``float`` where every cell is a number, else ``bytes`` (the text in UTF-8). An
-empty cell is a feature without a kind, as TFX writes it; so is ``NA`` among numbers. Several files
-of one header are one table.
+A first pass over the whole input finds the offset of every row and the type of every column, so the
+type does not depend on how the table is divided: ``int64`` if every cell is an integer, ``float``
+if every cell is a number, else ``bytes`` (the text in UTF-8). An empty cell is a feature without a
+kind, as in TFX; so is ``NA`` among numbers. Several files of one header are one table.
 """
 
 from __future__ import annotations
@@ -42,27 +41,25 @@ if TYPE_CHECKING:
     from _csv import Reader
 
 
-# One CSV file: where its rows begin, and the rows at any place.
-
 _READ_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 1 << 20
 _MAX_CELL_BYTES: Final = 1 << 30
 
 
 class _Lines:
-    """The lines of a file, in blocks of about a megabyte, and where each begins.
+    """The lines of a file, in blocks of about a megabyte, and their offsets.
 
-    Iterating gives lists of lines. A reader takes one block at a time, so the offsets that are kept
-    are those of the last block and of what its rows still reach back to.
+    Iterating gives lists of lines. Only the offsets of the current block are stored, and those of
+    earlier lines with rows that continue in it.
 
     Attributes:
-        has_bad_bytes: Whether a line so far is not UTF-8; its bytes are then surrogates.
+        has_bad_bytes: Whether a line so far is not UTF-8; its bytes are surrogates then.
     """
 
     def __init__(self, file: CsvFile) -> None:
         self._file = file
         self.has_bad_bytes = False
-        self._begins = np.zeros(1, np.int64)  # of the lines from _first_line on
+        self._begins = np.zeros(1, np.int64)  # of the lines since _first_line
         self._first_line = 0
         self.num_bytes = 0
         self.crc32c = 0
@@ -77,7 +74,7 @@ class _Lines:
             yield io.StringIO(text, newline="\n").readlines()
 
     def starts(self, lines: list[int]) -> NDArray[np.int64]:
-        """Return the offsets of lines (0-based, ascending), and forget what lies before them."""
+        """Return the offsets of lines (from 0, ascending), and drop those before the last."""
         places = np.array(lines, np.int64) - self._first_line
         starts = self._begins[places]
         self._begins = self._begins[places[-1] :]
@@ -98,8 +95,8 @@ class _Lines:
 def _malformed(error: csv.Error, path: str, line: int) -> SourceError:
     problem, hint = str(error), None
     if "end of data" in problem:
-        problem = "a quote that is opened in this row is never closed"
-        hint = 'a " inside a quoted cell is written twice'
+        problem = "a quoted cell that begins in this row is never closed"
+        hint = 'write a " inside a quoted cell as ""'
     return SourceError(problem, path=path, line=line, hint=hint)
 
 
@@ -108,12 +105,12 @@ class CsvFile(RowFile):
 
     Args:
         path: The file.
-        spool: Where it is copied to, if need be.
+        spool: Receives a copy of the file, if it cannot be read by position.
         table: How it is read.
-        skip_errors: Whether a bad row is noted; else it ends the scan.
+        skip_errors: Note invalid rows; otherwise the first one ends the scan.
 
     Attributes:
-        header: The names of the columns.
+        header: The column names.
     """
 
     def __init__(
@@ -125,9 +122,9 @@ class CsvFile(RowFile):
         self._delimiter = ","
 
     def read_header(self) -> None:
-        """Find out what the columns are called: the first row says it, or the table's options.
+        """Set the column names, from the first row or from the options.
 
-        That row may go over several lines when quoted.
+        A row with quoted cells may have several lines.
         """
         file = self.start()
         data = first = _read_line(file)
@@ -144,10 +141,10 @@ class CsvFile(RowFile):
             line_number = 1 + data.count(b"\n", 0, error.start)
             raise not_utf8(data[error.start], self, line_number) from None
         if "\0" in text:
-            raise SourceError("this is a binary file and no CSV", path=self.path, line=1)
+            raise SourceError("this is a binary file, not CSV", path=self.path, line=1)
         lines = io.StringIO(text, newline="\n")
         try:
-            row = next(self._parsed(lines), [])
+            row = next(self._parse(lines), [])
         except csv.Error as error:
             raise _malformed(error, self.path, 1) from None
         self._check_first(first.removeprefix(BOM))
@@ -155,7 +152,7 @@ class CsvFile(RowFile):
             self._check_header(row)
         elif self._table.names is not None and len(self._table.names) != len(row):
             raise SourceError(
-                f"the first row has {len(row):,} cells, and --names names "
+                f"the first row has {len(row):,} cells, but --names has "
                 f"{plural(len(self._table.names), 'column')}",
                 path=self.path,
                 line=1,
@@ -170,13 +167,13 @@ class CsvFile(RowFile):
             raise SourceError(
                 "the first line is empty" if first else "the file is empty",
                 path=self.path,
-                hint="the first line of a table names its columns",
+                hint="the first line of a table must have its column names",
             )
         if _is_json_object(first.removeprefix(BOM)):
             raise SourceError(
-                "these are JSON objects, and no table",
+                "these are JSON objects, not a table",
                 path=self.path,
-                hint="say it: --format jsonl",
+                hint="add --format jsonl",
             )
 
     def _check_header(self, names: list[str]) -> None:
@@ -186,19 +183,19 @@ class CsvFile(RowFile):
                 seen.add(name)
                 continue
             raise SourceError(
-                f"the column name {name!r} stands twice" if name else "a column has no name",
+                f"the column name {name!r} is repeated" if name else "a column has no name",
                 path=self.path,
                 line=1,
-                hint="the first line names the columns, each once, with a comma, tab, semicolon "
-                "or bar between; --no-header says that it is data",
+                hint="the first line needs one name for each column, separated by comma, tab, "
+                "semicolon or bar; if it is data, add --no-header",
             )
 
     def scan(self, typing: ColumnTyping, offsets: OffsetTable) -> int:
-        """Type every cell, note where every row begins, and return the number of rows."""
+        """Type every cell, add the offset of every row, and return the number of rows."""
         lines = _Lines(self)
-        reader = self._parsed(chain.from_iterable(lines))
+        reader = self._parse(chain.from_iterable(lines))
         rows: list[list[str]] = []
-        before: list[int] = []  # lines in front of each row
+        before: list[int] = []  # the number of lines before each row
         num_rows = line = 0
         if self._table.header:
             next(reader, None)
@@ -211,35 +208,37 @@ class CsvFile(RowFile):
                         rows.append(row)
                         before.append(line)
                         if len(rows) >= BLOCK_ROWS:
-                            num_rows += self._take(rows, before, lines, typing, offsets, num_rows)
+                            num_rows += self._add_rows(
+                                rows, before, lines, typing, offsets, num_rows
+                            )
                             rows, before = [], []
                     line = reader.line_num
                 is_read = True
             except csv.Error as error:
-                rows.append([])  # no row has so few cells
+                rows.append([])  # marks an invalid row: no valid one is empty
                 before.append(line)
                 self._note_malformed(error, line + 1, reader.line_num - line)
                 line = reader.line_num
         self.check_unchanged()
         if rows:
-            num_rows += self._take(rows, before, lines, typing, offsets, num_rows)
+            num_rows += self._add_rows(rows, before, lines, typing, offsets, num_rows)
         self.crc32c, self.size_bytes = lines.crc32c, lines.num_bytes
         offsets.add(np.array([self.size_bytes], np.int64))
         return num_rows
 
     def _note_malformed(self, error: csv.Error, line: int, num_lines: int) -> None:
-        """Go on behind a malformed row, if errors are skipped and one line is all that it has."""
+        """Raise for a malformed row, unless errors are skipped and it is a single line."""
         found = _malformed(error, self.path, line)
         if not self.skip_errors:
             raise found from None
         if num_lines > 1:
             found.hint = (
-                f"--on-error skip can not leave it out: its quotes reach over {num_lines:,} lines, "
-                "so that nothing tells where the next row begins. Correct the quotes in this line"
+                f"--on-error skip can not skip it: its quotes span {num_lines:,} lines, so the "
+                "beginning of the next row is unknown. Correct the quotes in this line"
             )
             raise found from None
 
-    def _take(
+    def _add_rows(
         self,
         rows: list[list[str]],
         before: list[int],
@@ -248,7 +247,7 @@ class CsvFile(RowFile):
         offsets: OffsetTable,
         first_row: int,
     ) -> int:
-        """Check, type and locate a block of rows; return how many they are."""
+        """Check and type a block of rows, and add their offsets; return their number."""
         offsets.add(lines.starts(before))
         num_rows, width = len(rows), len(self.header)
         if set(map(len, rows)) != {width} or lines.has_bad_bytes:
@@ -267,9 +266,9 @@ class CsvFile(RowFile):
         return num_rows
 
     def error_of(self, text: bytes, line: int) -> SourceError | None:
-        """Return why a row can not be read; None where it can."""
+        """Return the error for a row that cannot be read; None if it can."""
         try:
-            rows = [row for row in self._parsed(io.StringIO(text.decode("utf-8"), "\n")) if row]
+            rows = [row for row in self._parse(io.StringIO(text.decode("utf-8"), "\n")) if row]
         except UnicodeDecodeError as error:
             line += text.count(b"\n", 0, error.start)
             return not_utf8(text[error.start], self, line)
@@ -279,35 +278,35 @@ class CsvFile(RowFile):
         return None if is_row else self._wrong_width(rows[0] if rows else [], line)
 
     def rows(self, text: bytes, num_rows: int) -> list[list[str]]:
-        """Parse the text of rows."""
+        """Return the rows of a text."""
         try:
             lines = io.StringIO(text.decode("utf-8"), newline="\n")
-            found = [row for row in self._parsed(lines) if row]
+            found = [row for row in self._parse(lines) if row]
         except (UnicodeDecodeError, csv.Error):
             raise file_changed(self.path) from None
         if len(found) != num_rows or not {len(self.header)}.issuperset(map(len, found)):
             raise file_changed(self.path)
         return found
 
-    def _parsed(self, lines: Iterable[str]) -> Reader:
-        # A cell may be as large as a record; the module's own limit is 128 KiB. It is one of the
-        # process, and a worker is another process than the one that has made the first pass.
+    def _parse(self, lines: Iterable[str]) -> Reader:
+        # A cell may be as large as a record; the module's limit is 128 KiB. It is set on each call,
+        # as each worker is another process.
         csv.field_size_limit(_MAX_CELL_BYTES)
         return csv.reader(lines, delimiter=self._delimiter, strict=True)
 
     def _wrong_width(self, row: list[str], line: int) -> SourceError:
         few = "too few" if len(row) < len(self.header) else "too many"
-        known = "the header names" if self._table.header else "the first row has"
+        known = "the header has" if self._table.header else "the first row has"
         return SourceError(
             f"{len(row)} cells, {few}: {known} {len(self.header)} columns",
             path=self.path,
             line=line,
-            hint='a cell with a comma or a line end in it must stand in "quotes"',
+            hint='put a cell with a comma or a line end in "quotes"',
         )
 
 
 def _read_line(file: IO[bytes]) -> bytes:
-    """Read a line, but no more than a header can have."""
+    """Return a line, or as much of it as a header may have."""
     return file.readline(_MAX_HEADER_BYTES)
 
 
@@ -319,7 +318,7 @@ def _is_json_object(line: bytes) -> bool:
 
 
 def _delimiter(header: bytes) -> str:
-    """Take the delimiter that the header has most of outside of quotes; a comma without any."""
+    """Return the most frequent delimiter of a header outside quotes; a comma if it has none."""
     bare = re.sub(rb'"[^"]*("|$)', b"", header)
     return max(",\t;|", key=lambda c: bare.count(c.encode()))
 
@@ -334,14 +333,14 @@ class CsvTable(RowTable[CsvFile]):
 
     Args:
         paths: The files, in order.
-        schema: Types that the user fixed, by column.
-        table: How they are read.
-        skip_errors: Whether a bad row is an item, whose loading is an error; else that is raised
-            here.
+        schema: Types fixed by the user, by column.
+        table: How the files are read.
+        skip_errors: Keep an invalid row as an item, which raises its error when it is loaded;
+            otherwise raise it here.
 
     Raises:
-        OptionError: A column is named that is not there.
-        SourceError: A file is missing, empty, or no such table; says which line.
+        OptionError: A column of the options does not exist.
+        SourceError: A file is missing, empty, or not a table with this header.
     """
 
     kind = KIND
@@ -368,7 +367,7 @@ class CsvTable(RowTable[CsvFile]):
                 typing = ColumnTyping(self._names, dict(schema or {}), path, table.na_values)
             elif file.header != self._header:
                 raise SourceError(
-                    f"its header is {file.header}, that of {paths[0]} is {self._header}",
+                    f"the header {file.header} differs from {self._header} of {paths[0]}",
                     path=path,
                     line=1,
                 )
@@ -389,9 +388,9 @@ class CsvTable(RowTable[CsvFile]):
         return [
             DataWarning(
                 "numeric-header",
-                f"the first line of {os.path.basename(self._files[0].path)} names the columns, and "
+                f"the first line of {os.path.basename(self._files[0].path)} is the header, but "
                 f"every name is a number: {shown}",
-                hint="--no-header says that it is data; --names a,b then names the columns",
+                hint="if it is data, add --no-header, and --names a,b for the column names",
                 path=self._files[0].path,
                 line=1,
                 value=shown,
@@ -399,7 +398,7 @@ class CsvTable(RowTable[CsvFile]):
         ]
 
     def load(self, item: int) -> dict[str, Any]:
-        """Return one row: int, float and str by column; UNSET for an empty cell."""
+        """Return one row as int, float and str by column; UNSET for an empty cell."""
         features: dict[str, Any] = {}
         for name, column in self.load_columns([item]).items():
             if column.unset is not None and column.unset[0]:
@@ -410,7 +409,7 @@ class CsvTable(RowTable[CsvFile]):
         return features
 
     def load_columns(self, items: Sequence[int]) -> dict[str, Column]:
-        """Return rows in columns; rows that are near each other are read in one piece."""
+        """Return rows as columns; rows that are close to each other are read together."""
         rows: list[list[str]] = []
         for file, text, num_rows in self._texts(items):
             rows += file.rows(text, num_rows)

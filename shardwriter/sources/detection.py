@@ -1,11 +1,11 @@
-"""Images with labelled objects: what ``coco`` and ``voc`` have in common.
+"""Images with labelled objects: the common part of ``coco`` and ``voc``.
 
-Names and types are those that the TensorFlow Object Detection API reads. Everything but the images
-is read when the source is opened, checked, and kept as it will be written: numbers in arrays, words
-as numbers of words, so that a worker gets a few bytes an object and not a tree of dictionaries.
+Names and types are those of the TensorFlow Object Detection API. All annotations are read and
+checked when the source is opened, and stored as they will be written: numbers in arrays, words as
+word numbers. So a worker gets a few bytes per object.
 
-An annotation that is wrong is the fault of its image: the error is kept and raised when that image
-is loaded, so that ``--on-error skip`` leaves out this one.
+An error in an annotation is stored and raised when its image is loaded, so ``--on-error skip``
+leaves out only this image.
 """
 
 from __future__ import annotations
@@ -26,13 +26,8 @@ from shardwriter.schema import FeatureType
 from shardwriter.sources.input_files import ListedFile, read_file
 from shardwriter.storage import Entry, absolute, inputs_for
 
-# What is annotated in pixels of an image, when the image gets another size.
-#
-# Boxes, polygons and keypoints are stored by width and height of the image, so they stay. Areas are
-# in pixels, and run-length masks are of an image of one size: they follow here.
-
 OBJECT: Final = "image/object/"
-"""What the names of all annotations of objects begin with."""
+"""The prefix of the names of all object annotations."""
 
 AREA: Final = "image/object/area"
 RLE_COUNTS: Final = "image/object/segmentation/rle/counts"
@@ -43,7 +38,10 @@ Size = tuple[int, int]
 
 
 def scaled_annotations(features: Mapping[str, Any], old: Size, new: Size) -> dict[str, Any]:
-    """Return those annotations of an image that another size changes.
+    """Return the annotations of an image that change when it is resized.
+
+    Boxes, polygons and keypoints are relative to the image size, so they do not change. Areas are
+    in pixels, and run-length masks are for one image size.
 
     Args:
         features: All features of the image.
@@ -51,7 +49,7 @@ def scaled_annotations(features: Mapping[str, Any], old: Size, new: Size) -> dic
         new: Its width and height now.
 
     Raises:
-        SourceError: Run lengths are not those of an image of the old size.
+        SourceError: Run lengths do not match an image of the old size.
     """
     changed: dict[str, Any] = {}
     area = features.get(AREA)
@@ -64,7 +62,7 @@ def scaled_annotations(features: Mapping[str, Any], old: Size, new: Size) -> dic
     ends = np.cumsum(np.asarray(lengths, np.int64))
     runs = np.split(np.asarray(counts, np.int64), ends)
     if len(runs.pop()):
-        raise SourceError("run lengths are left over behind those of the last object")
+        raise SourceError("there are more run lengths than the objects have")
     scaled = [_scaled_runs(mask, old, new) if len(mask) else mask for mask in runs]
     changed[RLE_COUNTS] = np.concatenate([np.zeros(0, np.int64), *scaled])
     changed[RLE_NUM_COUNTS] = np.array([len(mask) for mask in scaled], np.int64)
@@ -72,9 +70,9 @@ def scaled_annotations(features: Mapping[str, Any], old: Size, new: Size) -> dic
 
 
 def _scaled_runs(runs: NDArray[np.int64], old: Size, new: Size) -> NDArray[np.int64]:
-    """Scale a mask by nearest neighbour: column by column, runs outside and inside in turn."""
+    """Resize a mask by nearest neighbour; runs are column by column, first outside, then inside."""
     if runs.min() < 0 or runs.sum() != old[0] * old[1]:
-        raise SourceError(f"run lengths are not those of an image of {old[0]} x {old[1]} pixels")
+        raise SourceError(f"run lengths do not match an image of {old[0]} x {old[1]} pixels")
     inside = np.arange(len(runs)) % 2 == 1
     columns = np.repeat(inside, runs).reshape(old)
     pixels = columns[np.ix_(_nearest(old[0], new[0]), _nearest(old[1], new[1]))].ravel()
@@ -85,7 +83,7 @@ def _scaled_runs(runs: NDArray[np.int64], old: Size, new: Size) -> NDArray[np.in
 
 
 def _nearest(old: int, new: int) -> NDArray[np.int64]:
-    """Return which of the old pixels of a side each new one is: the one under its middle."""
+    """Return the old pixel at the centre of each new pixel of a side."""
     return (2 * np.arange(new, dtype=np.int64) + 1) * old // (2 * new)
 
 
@@ -108,28 +106,28 @@ _IMAGE_PLAN: Final = {
     "image/width": _INT,
 }
 _FLOAT32_MAX: Final = 3.4028234e38
-_NUMBERS: Final = frozenset([int, float])  # a bool is none
+_NUMBERS: Final = frozenset([int, float])  # not bool
 _MAX_SIZE: Final = 1 << 31  # pixels of a side
 
 
 class BadAnnotation(Exception):
-    """What is wrong with the annotations of one image."""
+    """The error in the annotations of an image."""
 
 
 class DetectionItem(NamedTuple):
-    """An annotated image as it was when its folder was listed."""
+    """An annotated image when its folder was listed."""
 
     key: str
     number: int
-    size_bytes: int  # -1: the annotations name it, and it is not there
+    size_bytes: int  # -1 if the file is missing
     mtime_ns: int
 
 
 class Column:
-    """Lists of numbers or words, one list an image.
+    """Lists of numbers or words, one list per image.
 
     Args:
-        typecode: As ``array`` has it for numbers; ``"s"`` for words that come again and again.
+        typecode: For numbers the typecode of ``array``; ``"s"`` for words, which repeat.
     """
 
     def __init__(self, typecode: str) -> None:
@@ -159,7 +157,7 @@ class Column:
         self._ends.append(len(self._values))
 
     def renumber(self, numbers: Mapping[int, int]) -> None:
-        """Put another number in the place of each."""
+        """Replace each number by another."""
         self._values = array(self._values.typecode, [numbers[number] for number in self._values])
 
     def __getitem__(self, index: int) -> Any:
@@ -170,19 +168,19 @@ class Column:
 
 
 class DetectionSource:
-    """Images and their annotations; what reads annotations fills it.
+    """Images with annotations; subclasses read the annotations.
 
     Args:
-        annotations: The file or folder of annotations, as a person wrote it.
-        folder: Where the images lie.
+        annotations: The file or folder of annotations, as the user gave it.
+        folder: The folder of the images.
         typecodes: The columns of annotations, by feature.
     """
 
     kind: str
     random_access = True
-    travels = True
-    stable = True
-    vocabularies: Mapping[str, list[str]] = {}  # numbers of classes do not count from 0
+    sendable = True
+    resumable = True
+    vocabularies: Mapping[str, list[str]] = {}  # class numbers do not begin with 0
 
     def __init__(self, annotations: str, folder: str, typecodes: Mapping[str, str]) -> None:
         self.notes: Sequence[str] = ()
@@ -193,7 +191,7 @@ class DetectionSource:
         self._inputs = inputs_for(folder)
         self._keys: list[str] = []
         self._source_ids: list[str] = []
-        self._facts = array("q")  # size in bytes, time, height and width of each
+        self._facts = array("q")  # of each image: size in bytes, time, height and width
         self._columns = {name: Column(typecode) for name, typecode in typecodes.items()}
         self._bad: dict[int, str] = {}
         self.num_items: int | None = 0
@@ -214,7 +212,7 @@ class DetectionSource:
         return DetectionItem(self._keys[item_index], item_index, size_bytes, mtime_ns)
 
     def key(self, item: DetectionItem) -> str:
-        """Return the image's path below the folder of images."""
+        """Return the image's path in the folder of images."""
         return item.key
 
     def size_bytes(self, item: DetectionItem) -> int:
@@ -222,17 +220,17 @@ class DetectionSource:
         return max(item.size_bytes, 0)
 
     def load(self, item: DetectionItem) -> dict[str, Any]:
-        """Read one image, and give what is annotated.
+        """Return the features of an image and its annotations.
 
         Raises:
-            SourceError: Its annotations are wrong, or it can not be read, is no image, or has
-                another size than the annotations say.
+            SourceError: Its annotations are invalid; or the file cannot be read, is not an image,
+                or has another size than in the annotations.
             SourceChanged: It has changed since it was listed.
         """
         bad = self._bad.get(item.number)
         if bad is not None:
             raise SourceError(
-                bad, path=self._annotations, item=item.key, hint="mend it, or skip the image"
+                bad, path=self._annotations, item=item.key, hint="correct it, or skip the image"
             )
         path = os.path.join(self._root, item.key)
         data = self._read(item, path)
@@ -240,16 +238,16 @@ class DetectionSource:
             header = read_header(data)
         except ValueError as error:
             raise SourceError(
-                str(error), path=path, hint="mend it, or take it out of the annotations"
+                str(error), path=path, hint="repair it, or remove it from the annotations"
             ) from None
         height, width = self._facts[4 * item.number + 2 : 4 * item.number + 4]
         if (header.height, header.width) != (height, width):
             raise SourceError(
-                f"the image is {header.width} x {header.height} pixels, and its annotations are "
+                f"the image has {header.width} x {header.height} pixels, but its annotations are "
                 f"for {width} x {height}",
                 path=path,
-                hint="a viewer may turn an image by its EXIF tag, which leaves the pixels as they "
-                "are: turn those, or annotate the stored ones",
+                hint="some programs rotate images by an EXIF tag, which does not rotate the stored "
+                "pixels: rotate these, or annotate them as stored",
             )
         features: dict[str, Any] = {
             "image/encoded": data,
@@ -264,11 +262,11 @@ class DetectionSource:
         return features
 
     def digest(self) -> dict[str, Any]:
-        """Hash the annotations, and the images' names and sizes."""
+        """Return a hash of the annotations, and of the images' names and sizes."""
         return self._hash(self._annotations_digest, with_times=False)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Hash the same with the times of all files."""
+        """Return the digest with the modification times of all files."""
         return self._hash(self._annotations_digest + self._annotations_times, with_times=True)
 
     def _hash(self, before: str, *, with_times: bool) -> dict[str, Any]:
@@ -281,9 +279,9 @@ class DetectionSource:
     def _read(self, item: DetectionItem, path: str) -> bytes:
         if item.size_bytes < 0:
             raise SourceError(
-                f"the image is not there, and {self._annotations} has annotations for it",
+                f"the image does not exist, but {self._annotations} has annotations for it",
                 path=path,
-                hint="put it there, or skip it",
+                hint="add the image, or skip it",
             )
         listed = ListedFile(item.key, item.size_bytes, item.mtime_ns)
         return read_file(self._inputs, self._folder, listed, self._root)
@@ -295,7 +293,7 @@ class DetectionSource:
         entry: Entry | None,
         annotated: tuple[int, int, Mapping[str, Iterable[Any]]] | BadAnnotation,
     ) -> None:
-        """Add an image: its file, and height, width and columns, or what is wrong with them."""
+        """Add an image: its file, and its height, width and columns, or the error in them."""
         try:
             name.encode()
         except UnicodeEncodeError:
@@ -320,7 +318,7 @@ class DetectionSource:
         self.num_items = len(self._keys)
 
     def _add_annotations(self, data: bytes, mtime_ns: int) -> None:
-        """Have the digests know of a file of annotations."""
+        """Add a file of annotations to the digests."""
         digest = sha256(data).hexdigest()
         self._annotations_digest = sha256((self._annotations_digest + digest).encode()).hexdigest()
         times = f"{self._annotations_times}{mtime_ns}\n"
@@ -328,14 +326,14 @@ class DetectionSource:
 
 
 class ImageFiles:
-    """The files below a folder; each folder is listed once, when it is asked for."""
+    """The files in a folder and below it; each folder is listed once, on demand."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._listed: dict[str, dict[str, Entry]] = {}
 
     def of(self, below: str = "") -> dict[str, Entry]:
-        """Return the files of a folder below, by name; none where there is no such folder."""
+        """Return the files of a subfolder, by name; none if it does not exist."""
         if below not in self._listed:
             path = os.path.join(self._folder, below) if below else self._folder
             try:
@@ -346,40 +344,40 @@ class ImageFiles:
         return self._listed[below]
 
     def find(self, name: str) -> Entry | None:
-        """Return the file of a relative name."""
+        """Return the file of a relative path; None if there is none."""
         below, last = posixpath.split(name)
         return self.of(below).get(last)
 
 
 def is_image_name(name: str) -> bool:
-    """Tell whether a file's name is that of an image, and of one that is not hidden."""
+    """Return whether a file name is that of an image which is not hidden."""
     return os.path.splitext(name)[1].lower() in EXTENSIONS and not name.startswith(".")
 
 
 def checked_size(height: Any, width: Any) -> tuple[int, int]:
-    """Return height and width.
+    """Return height and width after checking them.
 
     Raises:
-        BadAnnotation: They are missing, or none that an image has.
+        BadAnnotation: They are missing or invalid.
     """
     if not all(type(side) is int and 0 < side < _MAX_SIZE for side in (height, width)):
         raise BadAnnotation(
-            f"the annotations give no usable size: width {width!r}, height {height!r}"
+            f"the annotations have no valid size: width {width!r}, height {height!r}"
         )
     return height, width
 
 
 def checked_numbers(values: Any, what: str, count: int | None = None) -> list[float]:
-    """Return finite numbers.
+    """Return finite numbers after checking them.
 
     Raises:
-        BadAnnotation: There are others, or other things, or not as many; says of what.
+        BadAnnotation: They are not numbers, not finite, or not ``count`` many.
     """
     is_list = isinstance(values, list) and count in (None, len(values))
     if not is_list or not _NUMBERS.issuperset(map(type, values)):
         raise BadAnnotation(f"{what} is not {'' if count is None else f'{count} '}numbers")
     try:
-        is_finite = sum(map(abs, values)) <= _FLOAT32_MAX  # one that is not makes the sum so
+        is_finite = sum(map(abs, values)) <= _FLOAT32_MAX  # NaN and infinity spread to the sum
     except OverflowError:  # a float and an integer of hundreds of digits
         is_finite = False
     if not is_finite:
@@ -388,13 +386,13 @@ def checked_numbers(values: Any, what: str, count: int | None = None) -> list[fl
 
 
 def checked_text(value: Any, what: str) -> str:
-    """Return text that UTF-8 can hold.
+    """Return text after checking that UTF-8 can encode it.
 
     Raises:
-        BadAnnotation: It is none.
+        BadAnnotation: It is not such text.
     """
     try:
         value.encode()
     except (AttributeError, UnicodeEncodeError):
-        raise BadAnnotation(f"{what} is no text: {value!r:.100}") from None
+        raise BadAnnotation(f"{what} is not text: {value!r:.100}") from None
     return str(value)

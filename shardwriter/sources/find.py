@@ -1,4 +1,9 @@
-"""Opening the source that SOURCE means: the format is said by ``--format``, or found by looking."""
+"""Open a source: by its ``--format``, or by detecting the format.
+
+detect_format    the format of a path, from its name and its content
+open_source      the source of a path, a reference or a Python object
+open_files       several files of one format as one source
+"""
 
 from __future__ import annotations
 
@@ -48,35 +53,33 @@ from shardwriter.sources.tables import TableOptions
 from shardwriter.sources.webdataset import PACKED
 from shardwriter.storage import Entry, inputs_for, open_stream
 
-# Telling the format of a source by looking at what is there.
-
 TABLE_ENDINGS: Final = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 JSON_LINES_ENDINGS: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 JSON_ENDINGS: Final = (".json", ".json.gz")
 
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
-_LOOK_BYTES: Final = 1 << 16
+_HEAD_BYTES: Final = 1 << 16
 _MANIFEST_ENDING: Final = ".manifest.json"
-OURS: Final = (_MANIFEST_ENDING, ".errors.jsonl")
-"""How JSON is called that lies beside shards."""
+SIDECAR_ENDINGS: Final = (_MANIFEST_ENDING, ".errors.jsonl")
+"""Endings of the JSON files that a write puts beside shards."""
 
 
-def look(data: str) -> str:
-    """Tell the format from what is there.
+def detect_format(data: str) -> str:
+    """Return the format of a path.
 
     Raises:
-        OptionError: Nothing is there.
-        SourceError: It is nothing that is known, or of several formats.
+        OptionError: There is no such file or folder.
+        SourceError: The format is unknown, or there are files of several formats.
     """
     if data == "-":
         return csv_source.KIND
     inputs = inputs_for(data)
     if not inputs.exists(data):
-        return _look_for(data)
+        return _detect_missing_path(data)
     if inputs.is_directory(data):
         if huggingface_source.is_saved(data):
             return huggingface_source.KIND
-        # Before images: annotated ones lie in folders that are no classes.
+        # Before image folders: annotated images are in folders that are not classes.
         if voc_source.is_voc_folder(data):
             return voc_source.KIND
         if coco_files(data):
@@ -87,18 +90,18 @@ def look(data: str) -> str:
             return image_folder_source.KIND
         if audio_source.has_audio(data):
             return audio_source.KIND
-        return _look_into_folder(data)
+        return _detect_folder(data)
     if voc_source.is_image_set(data):
         return voc_source.KIND
-    return _look_into(data)
+    return _detect_file(data)
 
 
 def format_of_file(path: str) -> str | None:
-    """Tell by its name what a file would be opened as; None where no name says so."""
+    """Return the format that a file's name implies; None if it implies none."""
     name = os.path.basename(path).lower()
-    if name.startswith(".") or name.endswith((*OURS, ".index", ".idx")):
+    if name.startswith(".") or name.endswith((*SIDECAR_ENDINGS, ".index", ".idx")):
         return None
-    if name.endswith(".npz"):  # an .npy file is one feature of several
+    if name.endswith(".npz"):  # not .npy: such a file has only one of several features
         return numpy_source.KIND
     for kind, endings in (
         (csv_source.KIND, TABLE_ENDINGS),
@@ -112,13 +115,13 @@ def format_of_file(path: str) -> str | None:
 
 
 def json_lines_in(directory: str) -> list[Entry]:
-    """Return the files whose names say so; where there are none, those that may be."""
-    named = named_in(directory, JSON_LINES_ENDINGS, OURS)
-    return named or named_in(directory, JSON_ENDINGS, OURS)
+    """Return the files with an ending of JSON lines; if there are none, those ending in .json."""
+    named = named_in(directory, JSON_LINES_ENDINGS, SIDECAR_ENDINGS)
+    return named or named_in(directory, JSON_ENDINGS, SIDECAR_ENDINGS)
 
 
-def _look_for(data: str) -> str:
-    """Tell the format of what is no path: a pattern, a list, a dataset's name, a reference."""
+def _detect_missing_path(data: str) -> str:
+    """Return the format of a pattern, a list in braces, a dataset's name or a reference."""
     inputs = inputs_for(data)
     if not inputs.is_file(next(expand_braces(data))) and parse_spec(data):
         return image_mask_source.KIND
@@ -134,13 +137,13 @@ def _look_for(data: str) -> str:
             return webdataset_source.KIND
         found = listed or list(filter(inputs.is_file, inputs.glob(data)))
         if found:
-            return _look_into(next(filter(_is_record_name, found), found[0]))
+            return _detect_file(next(filter(_is_record_name, found), found[0]))
     if _is_dataset(data):
         return tfrecord_source.KIND
     raise not_there(data)
 
 
-def _look_into_folder(path: str) -> str:
+def _detect_folder(path: str) -> str:
     kinds = {
         csv_source.KIND: bool(named_in(path, TABLE_ENDINGS)),
         jsonl_source.KIND: any(_is_json_lines_name(entry.name) for entry in json_lines_in(path)),
@@ -149,45 +152,45 @@ def _look_into_folder(path: str) -> str:
         tfrecord_source.KIND: _has_records(path),
         webdataset_source.KIND: bool(named_in(path, webdataset_source.ENDINGS)),
     }
-    found = [kind for kind, is_of_it in kinds.items() if is_of_it]
+    found = [kind for kind, has_files in kinds.items() if has_files]
     if len(found) > 1:
         raise SourceError(
-            f"this folder holds files of several formats: {', '.join(found)}",
+            f"this folder has files of several formats: {', '.join(found)}",
             path=path,
-            hint=f"say which are meant: --format {' or '.join(found)}",
+            hint=f"choose one: --format {' or '.join(found)}",
         )
     if found:
         return found[0]
     other_json = json_lines_in(path)
     if other_json:
-        return _look_into(other_json[0].path)
+        return _detect_file(other_json[0].path)
     other_audio = audio_source.others_in(path)
     if other_audio:
         raise SourceError(
-            f"of audio only WAV files are read, and this folder has {other_audio}",
+            f"WAV is the only audio format that is read; this folder has {other_audio}",
             path=path,
-            hint="convert them, as with `ffmpeg -i 1.flac 1.wav`, or give their bytes from Python: "
+            hint="convert the files, as with `ffmpeg -i 1.flac 1.wav`, or load them in Python: "
             "SOURCE may be module:callable",
         )
     raise SourceError(
-        "nothing in this folder is known",
+        "this folder has no files of a known format",
         path=path,
-        hint="looked for images and .wav files, in class folders or directly, for images with "
-        "masks or annotations, and for .csv, .tsv, .jsonl, .ndjson, .parquet, .arrow, .feather, "
-        ".npy, .npz, .tar and TFRecord files",
+        hint="searched for images and .wav files, in class folders or directly, for images "
+        "with masks or annotations, and for .csv, .tsv, .jsonl, .ndjson, .parquet, .arrow, "
+        ".feather, .npy, .npz, .tar and TFRecord files",
     )
 
 
-def _look_into(path: str) -> str:
+def _detect_file(path: str) -> str:
     if not is_url(path) and not os.path.isfile(path):
-        return csv_source.KIND  # a pipe: it can be read once, so it is not looked into
+        return csv_source.KIND  # a pipe, which can be read only once
     if path.endswith(_MANIFEST_ENDING):
         return tfrecord_source.KIND
     try:
         with open_stream(path) as stream:
             head = _head(stream, path)
     except CorruptFile as error:
-        raise SourceError(f"can not be unpacked: {error.message}", path=path) from None
+        raise SourceError(f"can not be decompressed: {error.message}", path=path) from None
     except OSError as error:
         raise SourceError(f"can not be read: {error.strerror}", path=path) from error
     if not head and _is_record_name(path):
@@ -205,15 +208,17 @@ def _look_into(path: str) -> str:
     packed = [name for magic, name in PACKED.items() if head.startswith(magic)]
     if packed:
         raise SourceError(
-            f"this is packed with {packed[0]}", path=path, hint="plain files are read, and gzip"
+            f"compressed with {packed[0]}, which is not supported",
+            path=path,
+            hint="decompress the file, or compress it with gzip",
         )
     # Every image has a NUL near its beginning; a table may begin with "BMI,age".
     if b"\0" in head and image_format(head[:16]):
         raise SourceError(
-            "this is one image", path=path, hint="give the folder that holds the class folders"
+            "this is a single image", path=path, hint="give the folder with its class folders"
         )
     if b"\0" in head and _is_record_name(path):
-        return tfrecord_source.KIND  # a damaged one; reading it says how
+        return tfrecord_source.KIND  # a damaged file; reading it reports where
     if looks_like_coco(head) and not _is_json_lines_name(path):
         return coco_source.KIND
     if _is_json_lines(head, path):
@@ -225,31 +230,31 @@ def _look_into(path: str) -> str:
         return csv_source.KIND
     if head.startswith(_UTF16_MARKS):
         raise SourceError(
-            "this is text in UTF-16, and not in UTF-8",
+            "the text is UTF-16, not UTF-8",
             path=path,
-            hint="say it: --encoding utf-16, with --format csv or --format jsonl",
+            hint="add --encoding utf-16, with --format csv or --format jsonl",
         )
     raise SourceError(
-        "the format is not known by looking at it", path=path, hint="say it with --format"
+        "the format of this file is unknown", path=path, hint="choose one with --format"
     )
 
 
 def _head(stream: OpenStream, path: str) -> bytes:
     try:
-        return stream.read(_LOOK_BYTES)
+        return stream.read(_HEAD_BYTES)
     except CorruptFile:
         if stream.compression != "zlib":
             raise
     # Text such as "x^2" begins like a zlib stream.
     with inputs_for(path).open(path) as file:
-        return file.read(_LOOK_BYTES)
+        return file.read(_HEAD_BYTES)
 
 
 def _is_json_lines(head: bytes, path: str) -> bool:
-    """Tell whether a file has a JSON object a line.
+    """Return whether a file has one JSON object per line.
 
     Raises:
-        SourceError: It is JSON, and another shape of it.
+        SourceError: It is JSON of another layout.
     """
     if b"\0" in head:
         return False
@@ -257,7 +262,7 @@ def _is_json_lines(head: bytes, path: str) -> bool:
         return True
     text = head.removeprefix(BOM).lstrip()
     line, line_end, _ = text.partition(b"\n")
-    is_whole = bool(line_end) or len(head) < _LOOK_BYTES
+    is_whole = bool(line_end) or len(head) < _HEAD_BYTES
     try:
         shape = type(json.loads(line)) if is_whole else None
     except (ValueError, RecursionError):
@@ -267,9 +272,9 @@ def _is_json_lines(head: bytes, path: str) -> bool:
     if path.lower().endswith(JSON_ENDINGS) and text.startswith((b"{", b"[")):
         program = "'.[]'" if text.startswith(b"[") else "."
         raise SourceError(
-            "this is JSON, and not one object a line",
+            "this is JSON, but not one object per line",
             path=path,
-            hint=f"jq -c {program} {path} > rows.jsonl makes such lines",
+            hint=f"convert it: jq -c {program} {path} > rows.jsonl",
         )
     return False
 
@@ -303,15 +308,15 @@ def _has_records(directory: str) -> bool:
 _Types = Mapping[str, FeatureType] | None
 
 
-class _How(NamedTuple):
-    """How a source is opened, as far as options say it.
+class _OpenOptions(NamedTuple):
+    """The options for opening a source.
 
     Attributes:
-        schema: Types that the user fixed.
+        schema: Types fixed by the user.
         table: How a table is read.
-        skip_errors: Whether an item that is found to be bad while items are listed stays an item,
-            and gives its error when it is loaded; else that ends the listing.
-        is_auto: Whether the format was found by looking.
+        skip_errors: Keep an item that is found to be bad while listing, and raise its error when it
+            is loaded; otherwise the error ends the listing.
+        is_auto: Whether the format was detected.
     """
 
     schema: Mapping[str, FeatureType]
@@ -321,16 +326,16 @@ class _How(NamedTuple):
 
     @property
     def columns(self) -> Mapping[str, FeatureType]:
-        """What a source of columns is told of the types."""
+        """The types as a source of columns needs them."""
         return column_types(self.schema)
 
 
-_Opener = Callable[[str, _How], Source]
+_Opener = Callable[[str, _OpenOptions], Source]
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A source that is open already, where one can be named."""
+    """A source that is already open, in place of a path."""
 
     source: Source
 
@@ -343,61 +348,59 @@ def open_source(
     *,
     skip_errors: bool = False,
 ) -> Source:
-    """Open the source that a person named.
+    """Open a source.
 
     Args:
         data: A path, a glob, a list in braces, ``-`` for standard input, ``module:callable``; or
             in Python any iterable, sequence, or function that returns one.
-        format: One of :data:`FORMATS`, or ``auto``.
-        schema: Types fixed by the user; a table binds its columns to them.
-        table: How a table is read; an error where the source is none.
-        skip_errors: Whether a bad row or file stays an item, and gives its error when it is loaded;
-            else the source can not be opened.
+        format: One of :data:`FORMATS`, or ``auto`` to detect it.
+        schema: Types fixed by the user; a table converts its columns to them.
+        table: How a table is read; raises for sources that are not tables.
+        skip_errors: Keep a bad row or file as an item, which raises its error when it is loaded;
+            otherwise the source cannot be opened.
 
     Raises:
-        OptionError: The format is unknown, ``module:callable`` does not exist, or an option is of
-            another format.
-        SourceError: The source is missing, empty, or not what ``format`` says.
+        OptionError: The format is unknown, ``module:callable`` does not exist, or an option belongs
+            to another format.
+        SourceError: The source is missing, empty, or not of this format.
     """
     if format not in ("auto", *FORMATS):
-        raise OptionError(
-            f"--format {format}: there is no such format", hint=f"one of {', '.join(FORMATS)}"
-        )
+        raise OptionError(f"--format {format}: unknown format", hint=f"one of {', '.join(FORMATS)}")
     if isinstance(data, Opened):
         return data.source
     if isinstance(data, os.PathLike):
         data = os.fspath(data)
-    how = _How(schema or {}, table or TableOptions(), skip_errors, format == "auto")
+    options = _OpenOptions(schema or {}, table or TableOptions(), skip_errors, format == "auto")
     if not isinstance(data, str):
         if format not in ("auto", python_source.KIND):
             raise OptionError(
-                f"format {format} is for a path, and the source is of type {type(data).__name__}"
+                f"format {format} reads a path, but the source is a {type(data).__name__}"
             )
-        return _of_python(data, how)
+        return _open_object(data, options)
     if "\0" in data:
-        raise OptionError(f"the source {data!r} has a NUL in its name, as no file has")
-    if format == "auto" and how.table.encoding is not None:
-        format = format_of_file(data) or format  # what is in it is still to be decoded
-    kind = look(data) if format == "auto" else format
+        raise OptionError(f"the source {data!r} has a NUL, which file names cannot contain")
+    if format == "auto" and options.table.encoding is not None:
+        format = format_of_file(data) or format  # by name: the content is not decoded yet
+    kind = detect_format(data) if format == "auto" else format
     if kind != python_source.KIND:
-        how.table.check_format(kind)
-    return _OPENERS[kind](data, how)
+        options.table.check_format(kind)
+    return _OPENERS[kind](data, options)
 
 
 # -- folders ---------------------------------------------------------------------------------------
 
 
-def _image_folder(data: str, how: _How) -> Source:
+def _image_folder(data: str, options: _OpenOptions) -> Source:
     _must_be_folder(data, "an image-folder is")
-    found = image_folder_source.ImageFolder(data, skip_errors=how.skip_errors)
-    if how.is_auto:
+    found = image_folder_source.ImageFolder(data, skip_errors=options.skip_errors)
+    if options.is_auto:
         found.check_no_masks()
     return found
 
 
-def _audio(data: str, how: _How) -> Source:
+def _audio(data: str, options: _OpenOptions) -> Source:
     _must_be_folder(data, "audio is")
-    return audio_source.AudioFolder(data, skip_errors=how.skip_errors)
+    return audio_source.AudioFolder(data, skip_errors=options.skip_errors)
 
 
 def _must_be_folder(data: str, what: str) -> None:
@@ -408,16 +411,16 @@ def _must_be_folder(data: str, what: str) -> None:
         )
 
 
-def _image_mask(data: str, how: _How) -> Source:
-    return image_mask_source.ImageMask(data, skip_errors=how.skip_errors)
+def _image_mask(data: str, options: _OpenOptions) -> Source:
+    return image_mask_source.ImageMask(data, skip_errors=options.skip_errors)
 
 
-def _coco(data: str, how: _How) -> Source:
+def _coco(data: str, options: _OpenOptions) -> Source:
     must_exist(data)
     return coco_source.CocoDetection(data)
 
 
-def _voc(data: str, how: _How) -> Source:
+def _voc(data: str, options: _OpenOptions) -> Source:
     must_exist(data)
     if not inputs_for(data).is_directory(data) and not voc_source.is_image_set(data):
         raise SourceError(
@@ -432,60 +435,64 @@ def _voc(data: str, how: _How) -> Source:
 
 
 class _FileFormat(NamedTuple):
-    """A format whose source is some files.
+    """A format whose source is one or more files.
 
     Attributes:
-        those_in: Which files of a folder are meant.
-        endings: What their names end in, for errors.
-        opened: Opens them.
+        files_in: Returns the files of this format in a folder.
+        endings: Their endings, for errors.
+        open: Opens the files.
     """
 
-    those_in: Callable[[str], list[Entry]]
+    files_in: Callable[[str], list[Entry]]
     endings: str
-    opened: Callable[[Sequence[str], _How], Source]
+    open: Callable[[Sequence[str], _OpenOptions], Source]
 
 
-def _named(endings: Sequence[str]) -> Callable[[str], list[Entry]]:
-    return lambda directory: named_in(directory, endings, OURS)
+def _with_endings(endings: Sequence[str]) -> Callable[[str], list[Entry]]:
+    return lambda directory: named_in(directory, endings, SIDECAR_ENDINGS)
 
 
-def _csv(paths: Sequence[str], how: _How) -> Source:
-    return csv_source.CsvTable(paths, how.columns, how.table, skip_errors=how.skip_errors)
+def _csv(paths: Sequence[str], options: _OpenOptions) -> Source:
+    return csv_source.CsvTable(
+        paths, options.columns, options.table, skip_errors=options.skip_errors
+    )
 
 
-def _jsonl(paths: Sequence[str], how: _How) -> Source:
-    return jsonl_source.JsonLines(paths, how.columns, how.table, skip_errors=how.skip_errors)
+def _jsonl(paths: Sequence[str], options: _OpenOptions) -> Source:
+    return jsonl_source.JsonLines(
+        paths, options.columns, options.table, skip_errors=options.skip_errors
+    )
 
 
-def _parquet(paths: Sequence[str], how: _How) -> Source:
-    return parquet_source.ParquetTable(paths, how.columns, table=how.table)
+def _parquet(paths: Sequence[str], options: _OpenOptions) -> Source:
+    return parquet_source.ParquetTable(paths, options.columns, table=options.table)
 
 
-def _numpy(paths: Sequence[str], how: _How) -> Source:
+def _numpy(paths: Sequence[str], options: _OpenOptions) -> Source:
     if len(paths) > 1 and any(path.lower().endswith(".npz") for path in paths):
         raise SourceError(
             f"there are {len(paths)} files, and not all are .npy",
             path=paths[0],
-            hint="give one .npz file, or a folder of .npy files of one length",
+            hint="give one .npz file, or a folder of .npy files of equal length",
         )
-    return numpy_source.NumpyRows(paths, how.columns)
+    return numpy_source.NumpyRows(paths, options.columns)
 
 
-def _webdataset(paths: Sequence[str], how: _How) -> Source:
+def _webdataset(paths: Sequence[str], options: _OpenOptions) -> Source:
     if "-" in paths:
-        raise SourceError("tar files are read by name, and not from standard input")
+        raise SourceError("tar files can not be read from standard input")
     return webdataset_source.WebDataset(paths)
 
 
-_OF_FILES: Final[Mapping[str, _FileFormat]] = {
-    csv_source.KIND: _FileFormat(_named(TABLE_ENDINGS), ".csv or .tsv", _csv),
+_FILE_FORMATS: Final[Mapping[str, _FileFormat]] = {
+    csv_source.KIND: _FileFormat(_with_endings(TABLE_ENDINGS), ".csv or .tsv", _csv),
     jsonl_source.KIND: _FileFormat(json_lines_in, ".jsonl, .ndjson or .json", _jsonl),
     parquet_source.KIND: _FileFormat(
-        _named(parquet_source.ENDINGS), ".parquet, .arrow or .feather", _parquet
+        _with_endings(parquet_source.ENDINGS), ".parquet, .arrow or .feather", _parquet
     ),
-    numpy_source.KIND: _FileFormat(_named(numpy_source.ENDINGS), ".npy or .npz", _numpy),
+    numpy_source.KIND: _FileFormat(_with_endings(numpy_source.ENDINGS), ".npy or .npz", _numpy),
     webdataset_source.KIND: _FileFormat(
-        _named(webdataset_source.ENDINGS), ".tar, .tar.gz or .tgz", _webdataset
+        _with_endings(webdataset_source.ENDINGS), ".tar, .tar.gz or .tgz", _webdataset
     ),
 }
 
@@ -498,56 +505,56 @@ def open_files(
     *,
     skip_errors: bool = False,
 ) -> Source:
-    """Open some files as one source; their format is one that a list of files can have."""
-    how = _How(schema or {}, table or TableOptions(), skip_errors)
-    how.table.check_format(format)
-    return _OF_FILES[format].opened(paths, how)
+    """Open several files as one source; only for formats of files."""
+    options = _OpenOptions(schema or {}, table or TableOptions(), skip_errors)
+    options.table.check_format(format)
+    return _FILE_FORMATS[format].open(paths, options)
 
 
-def _files_of(format: str, data: str, how: _How) -> Source:
-    """Open the files that a person means, in order.
+def _open_listed(format: str, data: str, options: _OpenOptions) -> Source:
+    """Open the files of a path, a pattern or a folder, in order.
 
     Raises:
         OptionError: There is no such file.
-        SourceError: The folder has none of this format, or one that is no file.
+        SourceError: The folder has no file of this format, or one that is not a regular file.
     """
     if data == "-":
-        return _OF_FILES[format].opened([data], how)
+        return _FILE_FORMATS[format].open([data], options)
     found = files_meant(data)
     if found is None:
-        known = _OF_FILES[format]
-        found = all_files(known.those_in(data))
+        known = _FILE_FORMATS[format]
+        found = all_files(known.files_in(data))
         if not found:
-            raise SourceError(f"no {known.endings} file is in this folder", path=data)
-    return _OF_FILES[format].opened(found, how)
+            raise SourceError(f"this folder has no {known.endings} file", path=data)
+    return _FILE_FORMATS[format].open(found, options)
 
 
-# -- the formats -----------------------------------------------------------------------------------
+# -- other formats ---------------------------------------------------------------------------------
 
 
-def _tfrecord(data: str, how: _How) -> Source:
+def _tfrecord(data: str, options: _OpenOptions) -> Source:
     if data == "-":
-        raise SourceError("records are read from files, and not from standard input")
+        raise SourceError("TFRecord files can not be read from standard input")
     return tfrecord_source.TFRecordFiles(data)
 
 
-def _python(data: str, how: _How) -> Source:
-    return _of_python(import_reference(data, "SOURCE"), how, name=data)
+def _python(data: str, options: _OpenOptions) -> Source:
+    return _open_object(import_reference(data, "SOURCE"), options, name=data)
 
 
-def _of_python(data: Any, how: _How, name: str | None = None) -> Source:
-    """Open an object, or what a function returns; tables of ``datasets`` are read as tables."""
+def _open_object(data: Any, options: _OpenOptions, name: str | None = None) -> Source:
+    """Open an object, or what a function returns; a table of ``datasets`` is read as a table."""
     source = python_source.PythonSource(data, name=name)
     if huggingface_source.is_table(source.given):
-        how.table.check_format(huggingface_source.KIND)
-        return huggingface_source.HuggingFaceTable(source.given, how.columns, how.table)
-    how.table.check_format(python_source.KIND)
+        options.table.check_format(huggingface_source.KIND)
+        return huggingface_source.HuggingFaceTable(source.given, options.columns, options.table)
+    options.table.check_format(python_source.KIND)
     return source
 
 
-def _huggingface(data: str, how: _How) -> Source:
+def _huggingface(data: str, options: _OpenOptions) -> Source:
     must_exist(data)
-    return huggingface_source.SavedDataset(data, how.columns, how.table)
+    return huggingface_source.SavedDataset(data, options.columns, options.table)
 
 
 _OPENERS: Final[Mapping[str, _Opener]] = {
@@ -555,7 +562,7 @@ _OPENERS: Final[Mapping[str, _Opener]] = {
     image_mask_source.KIND: _image_mask,
     coco_source.KIND: _coco,
     voc_source.KIND: _voc,
-    **{kind: partial(_files_of, kind) for kind in _OF_FILES},
+    **{kind: partial(_open_listed, kind) for kind in _FILE_FORMATS},
     tfrecord_source.KIND: _tfrecord,
     audio_source.KIND: _audio,
     python_source.KIND: _python,
@@ -563,4 +570,4 @@ _OPENERS: Final[Mapping[str, _Opener]] = {
 }
 
 FORMATS: Final = tuple(_OPENERS)
-"""What ``--format`` knows, beside ``auto``; how each is opened, :data:`_OPENERS` says."""
+"""The values of ``--format``, beside ``auto``."""

@@ -1,11 +1,10 @@
 """``huggingface``: datasets of the ``datasets`` package, as objects and from ``save_to_disk``.
 
-Both are Arrow tables, read as those of ``parquet`` are: types from the columns, names of classes,
-images and sounds as the bytes of their files, which are not decoded. Of a file of which only the
-name is stored, the content is read where the item is loaded. A folder needs pyarrow alone.
+Both are Arrow tables, read like those of ``parquet``: types from the columns, names of classes, and
+images and sounds as the bytes of their files, undecoded. If a table has only the name of a file, it
+is read when the item is loaded. Folders of ``save_to_disk`` need only pyarrow.
 
-An object with a format or a transform is no table any more: its items are what indexing it gives,
-which :mod:`shardwriter.sources.python` asks for.
+An object with a format or a transform is read by indexing (:mod:`shardwriter.sources.python`).
 """
 
 from __future__ import annotations
@@ -28,22 +27,20 @@ from shardwriter.dataset import is_url, path_below
 from shardwriter.errors import SourceError
 from shardwriter.formats import Shape, clean, extend_crc32c, json_shape
 from shardwriter.schema import FeatureType
-from shardwriter.sources.arrow import ArrowRows, Piece
+from shardwriter.sources.arrow import ArrowRows, RowGroup
 from shardwriter.sources.parquet import ParquetTable
 from shardwriter.sources.positions import OffsetTable
 from shardwriter.sources.tables import TableOptions
 from shardwriter.storage import Scratch, inputs_for
 
-# Sending a table of ``datasets`` to another process.
-#
-# What lies in files is mapped there again; ``datasets`` pickles such a table as its file's name.
-# What lies in memory goes as a temporary file, which all processes map, unless it is small.
-
-_SENT_BYTES: Final = 1 << 20  # of a table in memory that is sent as it is
+_SENT_BYTES: Final = 1 << 20  # tables in memory up to this size are pickled
 
 
 class SentTable:
-    """A table, here and where it is sent.
+    """A table of ``datasets`` that can be sent to another process.
+
+    Tables in files are sent as file names, and mapped again. Tables in memory are sent as temporary
+    files, which all processes map, or as bytes if they are small.
 
     Args:
         table: A ``datasets.table.Table``.
@@ -61,7 +58,7 @@ class SentTable:
     def __getstate__(self) -> list[list[Any]]:
         if self._sent is None:
             blocks = getattr(self._table, "blocks", [[self._table]])
-            self._sent = [[_packed(block) for block in row] for row in blocks]
+            self._sent = [[_sendable_block(block) for block in row] for row in blocks]
         return self._sent
 
     def __setstate__(self, state: list[list[Any]]) -> None:
@@ -75,15 +72,15 @@ class SentTable:
         self._sent = state
 
 
-def _packed(block: Any) -> Any:
+def _sendable_block(block: Any) -> Any:
     from datasets.table import InMemoryTable
 
-    # Pickled as it is, a part of a table would take all of the table along.
+    # Pickling a slice of a table would pickle the whole table.
     return _Copy(block.table) if isinstance(block, InMemoryTable) else block
 
 
 class _Copy:
-    """A table that lies in memory, as an Arrow stream: in a temporary file, unless it is small."""
+    """A table in memory as an Arrow stream: in a temporary file, or as bytes if it is small."""
 
     def __init__(self, table: Any) -> None:
         import pyarrow as pa
@@ -101,18 +98,18 @@ class _Copy:
             stream.write_table(table)
 
     def table(self) -> Any:
-        """Return it; where it is a file, mapped."""
+        """Return the table; mapped if it is in a file."""
         import pyarrow as pa
 
         data: Any = self._bytes
         if self._file is not None:
-            # It is ours and has no name: nobody can cut it short under the mapping.
+            # No other process can truncate this file, so it is safe to map.
             data = mmap.mmap(self._file.fileno(), self._file.num_bytes, access=mmap.ACCESS_READ)
         return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
 class _Appending(io.RawIOBase):
-    """What is written goes to the end of a temporary file."""
+    """A stream that appends to a temporary file."""
 
     def __init__(self, file: Scratch) -> None:
         self._file = file
@@ -133,7 +130,7 @@ _SPLITS: Final = "dataset_dict.json"
 _FILE_FIELDS: Final = {"bytes", "path"}
 _SAMPLE_ROWS: Final = 64
 _SAMPLE_BYTES: Final = 4 << 20
-_BLOCK_FILES: Final = 32  # of rows that name files: how large these are, nobody says
+_BLOCK_FILES: Final = 32  # rows per block if rows name files, whose sizes are unknown
 
 
 class _SplitsShape(TypedDict):
@@ -162,7 +159,7 @@ class _StateShape(_StateKeys, total=False):
 
 
 def is_saved(path: str) -> bool:
-    """Tell whether a folder was made by ``save_to_disk``, of one split or of several."""
+    """Return whether a folder was written by ``save_to_disk``, as one split or several."""
     exists = inputs_for(path).exists
     return exists(os.path.join(path, _SPLITS)) or all(
         exists(os.path.join(path, name)) for name in (_STATE, _INFO)
@@ -170,32 +167,32 @@ def is_saved(path: str) -> bool:
 
 
 def saved_splits(path: str) -> list[str] | None:
-    """Return the splits of a folder that ``DatasetDict.save_to_disk`` made; None of another.
+    """Return the splits of a folder of ``DatasetDict.save_to_disk``; None for another folder.
 
     Raises:
-        SourceError: The file that names them is damaged.
+        SourceError: The file with their names is damaged.
     """
-    told = os.path.join(path, _SPLITS)
-    if not inputs_for(path).exists(told):
+    splits_path = os.path.join(path, _SPLITS)
+    if not inputs_for(path).exists(splits_path):
         return None
-    splits = _read(told, _SplitsShape)["splits"]
+    splits = _read(splits_path, _SplitsShape)["splits"]
     for name in splits:
-        if _path_below(path, name, told, "a split") != os.path.basename(name):
-            raise SourceError(f"a split is no folder's name: {name!r:.200}", path=told)
+        if _path_below(path, name, splits_path, "a split") != os.path.basename(name):
+            raise SourceError(f"a split is not a folder name: {name!r:.200}", path=splits_path)
     return splits
 
 
 class SavedDataset(ParquetTable):
-    """A folder made by ``Dataset.save_to_disk``.
+    """A folder of ``Dataset.save_to_disk``.
 
     Args:
         path: The folder.
-        schema: Types that the user fixed, by column.
-        table: Which columns are read.
+        schema: Types fixed by the user, by column.
+        table: Which columns to read.
 
     Raises:
         MissingExtra: pyarrow is not installed.
-        SourceError: It is no such folder, it holds several splits, or a file of it is damaged.
+        SourceError: It is another folder, it has several splits, or one of its files is damaged.
     """
 
     kind = KIND
@@ -209,18 +206,18 @@ class SavedDataset(ParquetTable):
         exists = inputs_for(path).exists
         splits = saved_splits(path)
         if splits is not None:
-            first = f", or {os.path.join(path, splits[0])} is one of them" if splits else ""
+            first = f", or give {os.path.join(path, splits[0])}" if splits else ""
             raise SourceError(
-                f"this folder holds the splits {', '.join(splits) or 'of nothing'}",
+                f"this folder has several splits: {', '.join(splits) or '(none)'}",
                 path=path,
                 hint=f"--split source writes each of them{first}",
             )
         state_path = os.path.join(path, _STATE)
         if not exists(state_path):
             raise SourceError(
-                f"there is no {_STATE} in it, so this was not made by save_to_disk",
+                f"there is no {_STATE}, so the folder is not from save_to_disk",
                 path=path,
-                hint="--format parquet reads .arrow files as they are",
+                hint="read .arrow files with --format parquet",
             )
         state = _read(state_path, _StateShape)
         names = [
@@ -229,20 +226,20 @@ class SavedDataset(ParquetTable):
         ]
         if state.get("_indices_data_files"):
             raise SourceError(
-                "its rows are chosen by an indices file, as old versions of datasets made them",
+                "its rows are selected by an indices file, as by old versions of datasets",
                 path=path,
-                hint="datasets.load_from_disk(...).flatten_indices().save_to_disk(...) makes it "
-                "anew; or give shardwriter.write what load_from_disk returns",
+                hint="write it with datasets.load_from_disk(...).flatten_indices()"
+                ".save_to_disk(...); or pass the result of load_from_disk to shardwriter.write",
             )
         files = [os.path.join(path, name) for name in names]
         super().__init__(files, schema, partial(_read_file_below, path), table)
-        told = [os.path.join(path, name) for name in (_STATE, _INFO)]
-        self._told_ns = [inputs_for(p).stat(p).st_mtime_ns for p in told if exists(p)]
-        _hold_few_files(self)
-        # `datasets` lists all columns as soon as some method has looked at the format.
+        metadata = [os.path.join(path, name) for name in (_STATE, _INFO)]
+        self._metadata_ns = [inputs_for(p).stat(p).st_mtime_ns for p in metadata if exists(p)]
+        _limit_block(self)
+        # `datasets` stores all column names once a method has read the format.
         all_names = self._files[0].schema.names
-        some = state.get("_format_columns") or all_names
-        if state.get("_format_type") or set(some) != set(all_names):
+        chosen = state.get("_format_columns") or all_names
+        if state.get("_format_type") or set(chosen) != set(all_names):
             self.notes = [
                 *self.notes,
                 "the dataset was saved with a format, which is not applied: all columns are "
@@ -250,8 +247,8 @@ class SavedDataset(ParquetTable):
             ]
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same with the times of the files, those that tell of the dataset included."""
-        return {**super().fingerprint(), "told": self._told_ns}
+        """Return the digest with the modification times of the data and metadata files."""
+        return {**super().fingerprint(), "told": self._metadata_ns}
 
 
 def _read(path: str, shape: type[Shape]) -> Shape:
@@ -261,24 +258,24 @@ def _read(path: str, shape: type[Shape]) -> Shape:
         raise SourceError(f"can not be read: {error.strerror}", path=path) from error
     except ValueError as error:
         raise SourceError(
-            f"this is not what save_to_disk writes: {error}",
+            f"not a file of save_to_disk: {error}",
             path=path,
             hint="save the dataset again, with datasets' save_to_disk",
         ) from None
 
 
-def _path_below(folder: str, name: str, told: str, what: str) -> str:
-    """Return the path of what a JSON file names, which has to be below the folder."""
+def _path_below(folder: str, name: str, json_path: str, what: str) -> str:
+    """Return the normalized path of a file that a JSON file names; it must be in the folder."""
     try:
         normal = path_below(name)
     except ValueError as error:
-        raise SourceError(f"{what} {error}", path=told) from None
+        raise SourceError(f"{what} {error}", path=json_path) from None
     path = os.path.join(folder, normal)
     if not is_url(folder) and not _is_below(os.path.realpath(path), os.path.realpath(folder)):
         raise SourceError(
-            f"{what} is a link that leads out of the folder: {name!r:.200}",
-            path=told,
-            hint=f"cp -rL {shlex.quote(folder)} COPY makes a folder of files",
+            f"{what} is a link to a file outside the folder: {name!r:.200}",
+            path=json_path,
+            hint=f"copy the folder without links: cp -rL {shlex.quote(folder)} COPY",
         )
     return normal
 
@@ -290,29 +287,28 @@ def _is_below(path: str, folder: str) -> bool:
 def _read_file_below(folder: str, name: str) -> bytes:
     """Return the content of a file that a row of a saved dataset names.
 
-    The rows come from whoever made the folder: they may name its files, and no others.
+    Rows are not trusted: they may only name files in the dataset's folder.
 
     Raises:
-        SourceError: It is outside of the folder, or can not be read.
+        SourceError: The file is outside the folder, or cannot be read.
     """
     if "\0" in name:
-        return read_named_file(name)  # which says what is wrong with it
+        return read_named_file(name)  # raises
     path = os.path.join(folder, name)
     if is_url(name) or not _is_below(os.path.realpath(path), os.path.realpath(folder)):
         raise SourceError(
-            f"a row names a file outside of the dataset's folder: {name!r:.200}",
+            f"a row names a file outside the dataset's folder: {name!r:.200}",
             path=folder,
-            hint="shardwriter.write of datasets.load_from_disk(...), in Python, reads files from "
-            "anywhere",
+            hint="to allow that, use shardwriter.write(datasets.load_from_disk(...)) in Python",
         )
     return read_named_file(path)
 
 
 def read_named_file(path: str) -> bytes:
-    """Return the content of a file of which a table has only the name.
+    """Return the content of a file that a table only has the name of.
 
     Raises:
-        SourceError: It can not be read.
+        SourceError: It cannot be read.
     """
     try:
         return inputs_for(path).read(path)[1]
@@ -320,14 +316,14 @@ def read_named_file(path: str) -> bytes:
         raise SourceError(
             f"can not be read: {error.strerror}",
             path=path,
-            hint="the dataset has the names of its files, and not their content",
+            hint="the dataset has only the names of its files",
         ) from error
     except ValueError as error:  # a name with NUL
-        raise SourceError(f"is no name of a file: {error}", path=clean(path)) from None
+        raise SourceError(f"not a file name: {error}", path=clean(path)) from None
 
 
-def _hold_few_files(rows: ArrowRows) -> None:
-    """Have few rows be loaded at once where they only name their files."""
+def _limit_block(rows: ArrowRows) -> None:
+    """Load few rows at a time if they only name their files."""
     if rows.num_items and any(
         value.keys() == _FILE_FIELDS and value["bytes"] is None and value["path"] is not None
         for value in rows.plain_rows([0])[0].values()
@@ -340,18 +336,18 @@ def _hold_few_files(rows: ArrowRows) -> None:
 
 
 def _is_of(data: Any, module: str, name: str) -> bool:
-    """Tell whether an object is of a class of ``datasets``, which is imported if one is there."""
+    """Return whether an object is of a class of ``datasets``; False if it is not imported."""
     kind = getattr(sys.modules.get(f"datasets.{module}"), name, None)
     return isinstance(kind, type) and isinstance(data, kind)
 
 
 def is_table(data: Any) -> bool:
-    """Tell whether an object is a ``datasets.Dataset`` whose items are its rows as they are."""
+    """Return whether an object is a ``datasets.Dataset`` without a format or transform."""
     return _is_of(data, "arrow_dataset", "Dataset") and data.format["type"] is None
 
 
 def is_stream(data: Any) -> bool:
-    """Tell whether an object is a ``datasets.IterableDataset`` without a format."""
+    """Return whether an object is a ``datasets.IterableDataset`` without a format."""
     return (
         _is_of(data, "iterable_dataset", "IterableDataset")
         and getattr(data, "_formatting", None) is None
@@ -359,38 +355,38 @@ def is_stream(data: Any) -> bool:
 
 
 def check_no_splits(data: Any) -> None:
-    """Refuse what is several datasets.
+    """Raise for an object with several splits.
 
     Raises:
-        SourceError: Names the splits.
+        SourceError: It has splits; the message lists them.
     """
     for name in ("DatasetDict", "IterableDatasetDict"):
         if _is_of(data, "dataset_dict", name):
             splits = list(data)
             raise SourceError(
-                f"a {name} of the splits {', '.join(splits)}",
-                hint=f"--split source writes each of them, or give one: data[{splits[0]!r}]"
+                f"a {name} with splits {', '.join(splits)}",
+                hint=f"--split source writes all of them; for one, give data[{splits[0]!r}]"
                 if splits
                 else None,
             )
 
 
 class HuggingFaceTable(ArrowRows):
-    """A ``datasets.Dataset``: its rows, in the order of its own indices.
+    """The rows of a ``datasets.Dataset``, in the order of its indices.
 
-    Tables that lie in files are mapped again by each worker, and are not sent.
+    Tables in files are mapped again by each worker.
 
     Args:
-        data: The dataset; one without a format.
-        schema: Types that the user fixed, by column.
-        table: Which columns are read.
+        data: The dataset; without a format.
+        schema: Types fixed by the user, by column.
+        table: Which columns to read.
 
     Raises:
-        SourceError: A fixed type is of no column, or can not be had.
+        SourceError: A fixed type is for no column, or a column cannot be cast to it.
     """
 
     kind = KIND
-    travels = True
+    sendable = True
     notes: Sequence[str] = ()
 
     def __init__(
@@ -408,15 +404,15 @@ class HuggingFaceTable(ArrowRows):
         self._open_batches()
         self._places: OffsetTable | None = None
         self._places_crc: int | None = None
-        pieces = [Piece(batch.num_rows, batch.nbytes) for batch in self._batches]
+        row_groups = [RowGroup(batch.num_rows, batch.nbytes) for batch in self._batches]
         known = data.features.to_dict()
         super().__init__(
-            self._table.table.schema, pieces, known, schema or {}, None, read_named_file
+            self._table.table.schema, row_groups, known, schema or {}, None, read_named_file
         )
         if data._indices is not None:
-            self._places, self._places_crc = _places_of(data._indices.column(0))
+            self._places, self._places_crc = _read_indices(data._indices.column(0))
             self.num_items = len(data)
-        _hold_few_files(self)
+        _limit_block(self)
 
     def _open_batches(self) -> None:
         self._batches = self._table.table.to_batches()
@@ -430,35 +426,35 @@ class HuggingFaceTable(ArrowRows):
         self._open_batches()
         self._schema = self._table.table.schema
 
-    def _piece(self, number: int, columns: list[str] | None = None) -> Any:
+    def _read_group(self, number: int, columns: list[str] | None = None) -> Any:
         import pyarrow as pa
 
         table = pa.Table.from_batches([self._batches[number]])
         return table if columns is None else table.select(columns)
 
-    def _decoded(self, piece: int) -> Any:
-        return self._piece(piece)  # it lies in memory, or is mapped
+    def _decoded(self, group: int) -> Any:
+        return self._read_group(group)  # it is in memory, or mapped
 
     def _row_numbers(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
         return items if self._places is None else self._places.at(items)
 
     def digest(self) -> dict[str, Any]:
-        """Return the columns, the number of rows, and hashes of the indices and of some rows."""
+        """Return the columns, the number of rows, and hashes of the indices and of a sample."""
         return {
             "columns": [f"{field.name}: {field.type}" for field in self._schema],
             "indices": self._places_crc,
             "num_items": self.num_items,
-            "rows": self._hash_of_some(),
+            "rows": self._hash_sample(),
         }
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same with what ``datasets`` itself tells datasets apart by."""
+        """Return the digest with the fingerprint of ``datasets``."""
         return {**self.digest(), "fingerprint": self._fingerprint}
 
-    def _hash_of_some(self) -> str:
-        num_items, num_bytes = self.num_items or 0, sum(self._piece_bytes)
-        most = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES * self._num_rows // (num_bytes or 1)))
-        chosen = sorted({k * num_items // most for k in range(most)} if num_items else ())
+    def _hash_sample(self) -> str:
+        num_items, num_bytes = self.num_items or 0, sum(self._group_bytes)
+        count = max(1, min(_SAMPLE_ROWS, _SAMPLE_BYTES * self._num_rows // (num_bytes or 1)))
+        chosen = sorted({k * num_items // count for k in range(count)} if num_items else ())
         found = sha256()
         for row in self.plain_rows(chosen):
             found.update(repr([_without_folder(value) for value in row.values()]).encode())
@@ -466,14 +462,14 @@ class HuggingFaceTable(ArrowRows):
 
 
 def _without_folder(value: Any) -> Any:
-    """Return a value; of a file's name what is the same on any machine."""
+    """Return a value; a file name without its folder, which differs between machines."""
     if isinstance(value, dict) and value.keys() == _FILE_FIELDS and value["path"] is not None:
         return value["bytes"], os.path.basename(value["path"])
     return value
 
 
-def _places_of(column: Any) -> tuple[OffsetTable, int]:
-    """Return the rows that the indices of a dataset choose, and their CRC-32C."""
+def _read_indices(column: Any) -> tuple[OffsetTable, int]:
+    """Return the indices of a dataset as row numbers, and their CRC-32C."""
     places, crc = OffsetTable(), 0
     for chunk in column.chunks:
         numbers = chunk.to_numpy().astype("<i8")
@@ -483,10 +479,10 @@ def _places_of(column: Any) -> tuple[OffsetTable, int]:
 
 
 class UndecodedItems:
-    """The items of a ``datasets.IterableDataset``, with files as their bytes.
+    """The items of a ``datasets.IterableDataset``, with the bytes of files.
 
     Args:
-        data: The dataset, which can be read any number of times.
+        data: The dataset; it can be read repeatedly.
     """
 
     def __init__(self, data: Iterable[Mapping[str, Any]]) -> None:

@@ -1,9 +1,9 @@
-"""``image-folder``: one folder a class, image files below it.
+"""``image-folder``: images in one folder per class.
 
-Bytes are passed through untouched; format and size come from the file's header, never its name.
-Classes are the folders' names in sorted order, labels count them from 0. A folder with images and
-no class folders gives the same features without the class. For TFDS the features are those that its
-readers (timm's, say) ask for: ``image``, ``label`` and ``filename``.
+The bytes are written unchanged; format and size come from the file's header, not its name. Classes
+are the folder names in sorted order, with labels from 0. A folder with images and without class
+folders gives the same features without the class. For TFDS the features have the names that its
+readers (such as timm) expect: ``image``, ``label`` and ``filename``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from shardwriter.sources.class_folders import ClassFolders, FileItem, FileKind, 
 from shardwriter.sources.input_files import ListedFile, damaged_file, read_file
 from shardwriter.storage import Inputs
 
-# What an image is in a record: its bytes as they are, and what its header says.
-
 _INT = FeatureType("int64", "int64", ())
 _STRING = FeatureType("bytes", "string", ())
 IMAGE_PLAN: Final = {
@@ -31,11 +29,11 @@ IMAGE_PLAN: Final = {
     "image/height": _INT,
     "image/width": _INT,
 }
-"""The types of what :func:`image_features` returns."""
+"""The types of the features from :func:`image_features`."""
 
 
 def image_features(key: str, data: bytes, header: ImageHeader) -> dict[str, Any]:
-    """Return the features of an image."""
+    """Return the features of an image: its bytes, and the facts of its header."""
     return {
         "image/encoded": data,
         "image/filename": key,
@@ -48,10 +46,10 @@ def image_features(key: str, data: bytes, header: ImageHeader) -> dict[str, Any]
 def read_image(
     inputs: Inputs, folder: str, file: ListedFile, shown: str
 ) -> tuple[bytes, ImageHeader]:
-    """Read an image; see :func:`shardwriter.sources.input_files.read_file`.
+    """Return the bytes and header of an image file.
 
     Raises:
-        SourceError: It can not be read, or is no image.
+        SourceError: It cannot be read, or is not an image.
         SourceChanged: It has changed since it was listed.
     """
     data = read_file(inputs, folder, file, shown)
@@ -65,7 +63,7 @@ KIND: Final = "image-folder"
 LABEL: Final = "image/class/label"
 
 _FILES: Final = FileKind("image", "images", "image files", EXTENSIONS)
-_PNG_COLORS: Final = 25  # where a PNG says what its pixels are
+_PNG_COLORS: Final = 25  # the offset of a PNG's color type
 _GRAY: Final = b"\0"
 _PALETTE: Final = b"\3"
 _TFDS_NAMES: Final = {"image/encoded": "image", "image/filename": "filename", LABEL: "label"}
@@ -79,7 +77,7 @@ class ImageFolder(ClassFolders):
         skip_errors: As of :class:`ClassFolders`.
 
     Raises:
-        SourceError: There are no images, or images lie both in class folders and beside them.
+        SourceError: There are no images, or there are some in class folders and beside them.
     """
 
     kind = KIND
@@ -89,14 +87,14 @@ class ImageFolder(ClassFolders):
         self._tfds = False
 
     def check_no_masks(self) -> None:
-        """Refuse two folders that may be two classes, or images and their masks.
+        """Raise for two folders that may be two classes, or images and their masks.
 
-        They may be masks where a file of one folder has a file of its name in the other, and those
-        of one folder are all PNG; where those of both are, if only one begins with a PNG without
-        colors, or with a palette.
+        They may be masks if each file of a folder has a file of the same name in the other folder,
+        and all files of one folder are PNG; if all files of both are, if only the first of one
+        folder is a PNG in gray or with a palette.
 
         Raises:
-            SourceError: It can not be told; the hint has the command for either.
+            SourceError: The folders are ambiguous; the hint has a command for either case.
         """
         if len(self.classes) != 2:
             return
@@ -108,57 +106,57 @@ class ImageFolder(ClassFolders):
             return
         masks = [n for n, side in enumerate(keys) if all(k.lower().endswith(".png") for k in side)]
         if len(masks) == 2:
-            masks = [number for number in masks if self._is_without_colors(keys[number][0])]
+            masks = [number for number in masks if self._is_gray_or_palette(keys[number][0])]
         if len(masks) != 1:
             return
         mask, image = self.classes[masks[0]], self.classes[1 - masks[0]]
         spec = shlex.quote(os.path.join(self._root, f"{{{image},{mask}}}"))
         raise SourceError(
-            f"the folders {self.classes[0]!r} and {self.classes[1]!r} hold files of the same "
+            f"the folders {self.classes[0]!r} and {self.classes[1]!r} have files of the same "
             "names: they may be two classes, or images and their masks",
             path=self._root,
-            hint=f"say which: --format image-folder for classes; --format image-mask with SOURCE "
+            hint=f"choose one: --format image-folder for classes; --format image-mask with SOURCE "
             f"{spec} for images with masks in {mask!r}",
         )
 
-    def _is_without_colors(self, key: str) -> bool:
+    def _is_gray_or_palette(self, key: str) -> bool:
         try:
             _, data = self._inputs.read(os.path.join(self._folder, key))
         except OSError:
-            return False  # which is said when the item is loaded
+            return False  # raised when the item is loaded
         return data[_PNG_COLORS : _PNG_COLORS + 1] in (_GRAY, _PALETTE)
 
     def use_tfds_names(self) -> None:
-        """Give features the names that TFDS has for them; doing it again changes nothing."""
+        """Rename the features as in TFDS; renaming again changes nothing."""
         if self._tfds:
             return
         self._tfds = True
-        self.plan = _tfds_named(self.plan)
-        self.vocabularies = _tfds_named(self.vocabularies)
+        self.plan = _with_tfds_names(self.plan)
+        self.vocabularies = _with_tfds_names(self.vocabularies)
         self.label = None if self.label is None else _TFDS_NAMES[LABEL]
 
     def features_of(self, item: FileItem, data: bytes) -> dict[str, Any]:
-        """Return an image's bytes, and what its header says.
+        """Return the features of an image.
 
         Raises:
-            ValueError: It is no image.
+            ValueError: It is not an image.
         """
         return image_features(item.key, data, read_header(data))
 
     def load(self, item: FileItem) -> dict[str, Any]:
-        """Read one image; see :meth:`ClassFolders.load`."""
+        """Return the features of an image; see :meth:`ClassFolders.load`."""
         features = super().load(item)
-        return _tfds_named(features) if self._tfds else features
+        return _with_tfds_names(features) if self._tfds else features
 
 
-def _tfds_named(features: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the features of an image, or their types, as TFDS calls them.
+def _with_tfds_names(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return features, or their types, under their names in TFDS.
 
-    Format and size stand in the image, and the class's name in the metadata: they have no place.
+    Format and size are left out, as they are in the image; class names are in the metadata.
     """
     return {_TFDS_NAMES[name]: value for name, value in features.items() if name in _TFDS_NAMES}
 
 
 def has_images(root: str) -> bool:
-    """Tell whether an image lies in the folder or below it, be it one that can not be read."""
+    """Return whether there is an image in the folder or below it, readable or not."""
     return has_files(root, EXTENSIONS)

@@ -1,13 +1,24 @@
-"""``image-mask``: images with their segmentation masks, paired by name; one record holds both.
+"""``image-mask``: images with their segmentation masks, paired by name; a record has both.
 
 SOURCE is a folder with ``images/`` and ``masks/`` in it, or with both side by side (``1.jpg`` and
-``1_mask.png``), or ``'folder/{images,masks}'`` where others are meant;
-:mod:`shardwriter.sources.image_mask` tells which names go together. Bytes are
-passed through, under the names that DeepLab gave them. Image and mask must be of one size.
+``1_mask.png``), or ``'folder/{images,masks}'`` for folders with other names. Bytes are written
+unchanged, under the feature names of DeepLab. Image and mask must have the same size.
 
-An image without a mask, or a mask without an image, is an item too, and loading it is an error:
-it stops the run, or is skipped with ``--on-error skip``. A filter that asks for ``item.image and
-item.mask`` leaves it out without a gap. Parts (``train``, ``val``, ...) are one dataset.
+Folders are found by their names: ``images`` and ``masks``, ``JPEGImages`` and
+``SegmentationClass``, ...; else ``train`` and ``trainannot`` (or ``train_labels``, ...), for every
+such part; else a pair of folders in each of ``train``, ``val``, ... Parts are one dataset.
+
+``'folder/{images/*,masks/*_mask}'`` sets folders and names: ``*`` is the common part of the names
+of an image and its mask. ``'folder/{*,*_mask}'`` does so for one folder; a file that fits both
+patterns belongs to the longer one.
+
+An image and its mask have the same path in their folders, without the ending. If most have not, one
+word at the end of all names of a side, or at their beginning, may differ: ``0001`` and
+``0001_mask``, ``image_1`` and ``gt_1``.
+
+An image without a mask, or a mask without an image, is an item, too, which raises when it is
+loaded: this ends the run, or is skipped with ``--on-error skip``. A filter of ``item.image and
+item.mask`` leaves it out without a gap.
 """
 
 from __future__ import annotations
@@ -42,16 +53,6 @@ from shardwriter.storage import (
     printable,
 )
 
-# Where images and their masks lie: two folders, or one that holds both.
-#
-# Folders are found by their names: ``images`` and ``masks``, ``JPEGImages`` and
-# ``SegmentationClass``, ...; else ``train`` and ``trainannot`` (or ``train_labels``, ...), for
-# every such part; else a pair of folders in each of ``train``, ``val``, ...
-#
-# ``'folder/{images/*,masks/*_mask}'`` says all of it: ``*`` is what the names of an image and its
-# mask have in common. ``'folder/{*,*_mask}'`` says it of one folder; what fits both belongs to the
-# side that says more.
-
 IMAGE_FOLDERS: Final = ("images", "image", "imgs", "img", "jpegimages", "leftimg8bit")
 MASK_FOLDERS: Final = (
     *("masks", "mask", "labels", "label", "annotations", "annotation", "annot", "gt", "gtfine"),
@@ -68,35 +69,35 @@ _SPEC: Final = re.compile(r"(?P<root>.*/)?\{(?P<images>[^{},]+),(?P<masks>[^{},]
 
 
 class Side(NamedTuple):
-    """The images, or the masks: what their names have around the part that pairs them."""
+    """The images, or the masks: their folder, and their names around the common part."""
 
     folder: str
     head: str = ""
     tail: str = ""
-    ending: str = ""  # ".png": only these files
+    ending: str = ""  # such as ".png", for only these files
 
     @property
     def pattern(self) -> str:
-        """What a person would write for it."""
+        """The pattern as a user writes it."""
         return f"{self.prefix}{self.head}*{self.tail}{self.ending}"
 
     @property
     def prefix(self) -> str:
-        """How the paths of its files begin."""
+        """The prefix of the paths of its files."""
         return self.folder and f"{self.folder}/"
 
     @property
     def words(self) -> tuple[str, str, str]:
-        """What its names have around the part that pairs them."""
+        """The parts of its names beside the common part."""
         return self.head, self.tail, self.ending
 
     def fits(self, key: str) -> bool:
-        """Tell whether a path is that of one of its files."""
+        """Return whether a path is one of its files."""
         stem, ending = os.path.splitext(key)
         return self.ending in ("", ending) and self.shared(stem) is not None
 
     def shared(self, name: str) -> str | None:
-        """Return what a name has in common with its partner's; None: it does not fit."""
+        """Return the common part of a name; None if the name does not fit."""
         folder, slash, base = name.rpartition("/")
         end = len(base) - len(self.tail)
         if end <= len(self.head) or not base.startswith(self.head) or base[end:] != self.tail:
@@ -105,19 +106,19 @@ class Side(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """Where images and masks lie; folders are below the root."""
+    """Images and masks of a part; folders are relative to the root."""
 
     images: Side
     masks: Side
 
     @property
     def spec(self) -> str:
-        """What a person would write for them."""
+        """Both patterns in braces, as a user writes them."""
         return f"{{{self.images.pattern},{self.masks.pattern}}}"
 
     @property
     def are_mixed(self) -> bool:
-        """Whether both lie in one folder."""
+        """Whether both are in one folder."""
         return self.images.folder == self.masks.folder
 
 
@@ -125,13 +126,13 @@ class Sides(NamedTuple):
 
 
 def parse_spec(data: str) -> tuple[str, Sides, bool] | None:
-    """Take ``folder/{images,masks}`` apart; None where a path is no such thing.
+    """Return the parts of ``folder/{images,masks}``; None for other paths.
 
     Returns:
-        The folder, the sides, and whether patterns say what the names have in common.
+        The folder, the sides, and whether they are patterns of names.
 
     Raises:
-        OptionError: It is one, and can not be carried out.
+        OptionError: The folders or patterns are invalid.
     """
     found = _SPEC.fullmatch(data)
     if found is None:
@@ -145,10 +146,10 @@ def parse_spec(data: str) -> tuple[str, Sides, bool] | None:
         raise OptionError(
             "images and masks are the same files",
             path=data,
-            hint="say how the names of masks differ, as in 'data/{*,*_mask}'",
+            hint="add how the names of masks differ, such as 'data/{*,*_mask}'",
         )
     if not sides.are_mixed and (one.startswith(other) or other.startswith(one)):
-        raise OptionError("one of the two folders lies in the other", path=data)
+        raise OptionError("one of the two folders is in the other", path=data)
     return root, sides, "*" in found["images"] or "*" in found["masks"]
 
 
@@ -159,9 +160,9 @@ def _side(text: str, data: str) -> Side:
     is_below = is_below or {"", ".", ".."}.isdisjoint(folder.split("/"))
     if "*" in folder or name.count("*") > 1 or not is_below:
         raise OptionError(
-            f"{text!r} is no folder below the first, nor one with a single * in its last name",
+            f"{text!r} is not a relative folder, nor one with a single * in its last name",
             path=data,
-            hint="as in 'data/{images/*,masks/*_mask}'",
+            hint="such as 'data/{images/*,masks/*_mask}'",
         )
     head, _, tail = name.partition("*")
     ending = next((known for known in EXTENSIONS if tail.lower().endswith(known)), "")
@@ -170,10 +171,10 @@ def _side(text: str, data: str) -> Side:
 
 
 def find_sides(tree: Tree, root: str) -> list[Sides]:
-    """Return the folders that hold images and masks by their names, part by part.
+    """Return the folders of images and masks by their names, for each part.
 
     Raises:
-        SourceError: Several folders would do.
+        SourceError: Several folders have such names.
     """
     folders = _folders(tree, root)
     one = _by_name(tree, root, "", folders)
@@ -196,7 +197,7 @@ def find_sides(tree: Tree, root: str) -> list[Sides]:
 
 
 def are_certain(tree: Tree, root: str, parts: Sequence[Sides]) -> bool:
-    """Tell whether the folders' names mean pairs: ``cat`` beside ``cat_mask`` may be classes."""
+    """Return whether folder names imply pairs; ``cat`` and ``cat_mask`` may be classes."""
     known = {side.folder for part in parts for side in part}
     if any(name.lower() in _PARTS | {*IMAGE_FOLDERS} for name in {f.split("/")[0] for f in known}):
         return True
@@ -206,7 +207,7 @@ def are_certain(tree: Tree, root: str, parts: Sequence[Sides]) -> bool:
 
 
 def may_be_sides(root: str) -> bool:
-    """Tell with few requests whether a large folder of a store is worth listing all of it."""
+    """Return, with few requests, whether a large folder of a store may have such folders."""
     return any(
         inputs_for(root).is_directory(f"{root.rstrip('/')}/{name}")
         for name in (*IMAGE_FOLDERS, *map(str.title, IMAGE_FOLDERS), *_AS_WRITTEN, *sorted(_PARTS))
@@ -214,30 +215,30 @@ def may_be_sides(root: str) -> bool:
 
 
 def _by_name(tree: Tree, root: str, above: str, names: Sequence[str]) -> Sides | None:
-    def those(known: Sequence[str]) -> list[str]:
+    def find(known: Sequence[str]) -> list[str]:
         found = [above + name for name in names if name.lower() in known]
         return [folder for folder in found if _holds_images(tree, root, folder)]
 
-    images = those(IMAGE_FOLDERS)
-    masks = those(MASK_FOLDERS) if images else []
+    images = find(IMAGE_FOLDERS)
+    masks = find(MASK_FOLDERS) if images else []
     return _only(root, images, masks) if masks else None
 
 
 def _only(root: str, images: Sequence[str], masks: Sequence[str]) -> Sides:
     choices = [Sides(Side(image), Side(mask)) for image in images for mask in masks]
     if len(choices) > 1:
-        raise ambiguous("several folders may be images and masks", root, choices)
+        raise ambiguous("several folders may have images and masks", root, choices)
     return choices[0]
 
 
 def ambiguous(message: str, root: str, choices: Iterable[Sides]) -> SourceError:
-    """Return the error for several sides that all would do."""
+    """Return the error for several sides that fit."""
     specs = sorted(sides.spec for sides in choices)
-    told = [shlex.quote(os.path.join(root, spec)) for spec in specs]
+    paths = [shlex.quote(os.path.join(root, spec)) for spec in specs]
     return SourceError(
         f"{message}: {', '.join(specs)}",
         path=root,
-        hint=f"say which: {' or '.join(told)}; or --format image-folder, where folders are classes",
+        hint=f"give {' or '.join(paths)}; or add --format image-folder for class folders",
     )
 
 
@@ -249,26 +250,21 @@ def _holds_images(tree: Tree, root: str, folder: str) -> bool:
     return next(walk(tree, root, folder, EXTENSIONS, Counter()), None) is not None
 
 
-# Which image goes with which mask: by what their names have in common.
-#
-# An image and its mask have one path below their folders, without the ending. Where most have not,
-# one word at the end of all names of a side, or at their beginning, may differ: ``0001`` and
-# ``0001_mask``, ``image_1`` and ``gt_1``. :mod:`shardwriter.sources.image_mask` says where they
-# lie.
+# -- pairs -----------------------------------------------------------------------------------------
 
 _SEPARATOR: Final = re.compile(r"[-_. ]+")
-_MOST_WORDS: Final = 8  # of a side that are tried, the most frequent ones
+_MAX_WORDS: Final = 8  # of a side to try, the most frequent ones
 _MASK_WORDS: Final = frozenset({*MASK_FOLDERS, "seg", "segm"})
 
 Listed = tuple[Entry, str]
 
 
 class Pairs(NamedTuple):
-    """What :func:`pair_up` found.
+    """The result of :func:`pair_up`.
 
     Attributes:
-        pairs: Image and mask, in the order of the images; behind them masks alone, of every part.
-        sides: Where they lie, and how their names go together.
+        pairs: Image and mask, in the order of images; then masks without images, of all parts.
+        sides: The folders, and the patterns of their names.
     """
 
     pairs: list[tuple[Listed | None, Listed | None]]
@@ -280,21 +276,21 @@ def pair_up(
     parts: Sequence[Sides],
     listing: Callable[[str], Iterable[Listed]],
     *,
-    looking: bool,
+    find_words: bool,
 ) -> Pairs:
-    """Pair the images of some folders with their masks.
+    """Pair the images of folders with their masks.
 
     Args:
-        root: The folder, for messages.
-        parts: Where images and masks lie.
-        listing: Lists the images at and below a folder.
-        looking: Whether words that only one side's names have are found by looking.
+        root: The folder, for error messages.
+        parts: The folders of images and masks.
+        listing: Lists the images in and below a folder.
+        find_words: Detect words that only the names of one side have.
 
     Raises:
-        SourceError: An image has two masks, or a mask two images, or words differ in two ways.
+        SourceError: An image has two masks, or a mask two images; or several words fit.
     """
     names = [_by_stems(sides, listing) for sides in parts]
-    if looking:
+    if find_words:
         found = _find_words(
             root,
             parts[0],
@@ -304,21 +300,21 @@ def pair_up(
         parts = [_with_words(sides, found) for sides in parts]
     pairs: list[tuple[Listed | None, Listed | None]] = []
     for sides, (images, masks) in zip(parts, names, strict=True):
-        alone = _by_shared(root, sides.masks, masks, looking=looking)
-        for shared, image in _by_shared(root, sides.images, images, looking=looking).items():
+        alone = _by_shared(root, sides.masks, masks, find_words=find_words)
+        for shared, image in _by_shared(root, sides.images, images, find_words=find_words).items():
             pairs.append((image, alone.pop(shared, None)))
         pairs += [(None, mask) for mask in alone.values()]
     return Pairs(pairs, list(parts))
 
 
 def find_mixed(tree: Tree, root: str) -> Sides | None:
-    """Return how the masks in a folder differ from the images beside them, by their names.
+    """Return the name patterns of masks that are beside their images; None if there are none.
 
-    Only names that have a word for masks are looked at, and there have to be as many of them as
-    others, or nearly so. What lies in folders below is not looked at: these may be classes.
+    Masks need a word such as ``mask`` in their names, and there must be about as many masks as
+    images. Subfolders are ignored: they may be classes.
 
     Raises:
-        SourceError: Several words would do.
+        SourceError: Several words fit.
     """
     names = [os.path.splitext(entry.name) for entry in scan(tree, root)]
     stems = [stem for stem, ending in names if ending.lower() in EXTENSIONS]
@@ -353,7 +349,7 @@ def _by_stem(side: Side, listing: Callable[[str], Iterable[Listed]]) -> dict[str
 
 
 def _without(by_stem: Mapping[str, list[Listed]], other: Side) -> dict[str, list[Listed]]:
-    """Leave out the files of the other side."""
+    """Return the files without those of the other side."""
     left = {
         stem: [(entry, key) for entry, key in files if not other.fits(key[len(other.prefix) :])]
         for stem, files in by_stem.items()
@@ -362,31 +358,31 @@ def _without(by_stem: Mapping[str, list[Listed]], other: Side) -> dict[str, list
 
 
 def _by_shared(
-    root: str, side: Side, by_stem: Mapping[str, list[Listed]], *, looking: bool
+    root: str, side: Side, by_stem: Mapping[str, list[Listed]], *, find_words: bool
 ) -> dict[str, Listed]:
     found: dict[str, Listed] = {}
     for stem, files in by_stem.items():
         shared = side.shared(stem)
-        if len(files) > 1 and (looking or shared is not None):
+        if len(files) > 1 and (find_words or shared is not None):
             names = " and ".join(repr(key) for _, key in files)
             raise SourceError(
-                f"which of them is meant can not be told: {names}",
+                f"ambiguous files: {names}",
                 path=root,
-                hint="leave one of them there, or say which ending is meant, as in "
+                hint="keep only one of them, or choose an ending, such as "
                 f"'{side.pattern}{os.path.splitext(files[0][1])[1]}'",
             )
         if shared is not None:
             found[shared] = files[0]
-        elif looking:
-            found[f"/{side.folder}/{stem}"] = files[0]  # nobody else's name begins so
+        elif find_words:
+            found[f"/{side.folder}/{stem}"] = files[0]  # a key that no other file has
     return found
 
 
 def _find_words(root: str, folders: Sides, images: Sequence[str], masks: Sequence[str]) -> Sides:
-    """Return what stands around the names of images and of masks; of a side only that counts.
+    """Return the words around the common part of the names of images and of masks.
 
     Raises:
-        SourceError: Several choices pair about as many, and not the same ones.
+        SourceError: Several words give about as many pairs, but other ones.
     """
     plain = Side("")
     enough = min(len(images), len(masks)) / 2
@@ -404,7 +400,7 @@ def _find_words(root: str, folders: Sides, images: Sequence[str], masks: Sequenc
                 if len(both) >= max(enough, 1):
                     paired = {shared[name]: others[name] for name in both}
                     choices.append((len(both), Sides(image_word, mask_word), paired))
-    # The most pairs; where several words give the same, the shortest.
+    # Prefer the most pairs; if several words give the same pairs, the shortest.
     choices.sort(key=lambda choice: (-choice[0], len(choice[1].spec), choice[1]))
     if not choices:
         return Sides(plain, plain)
@@ -415,7 +411,7 @@ def _find_words(root: str, folders: Sides, images: Sequence[str], masks: Sequenc
             rivals.append(choice)
     if len(rivals) > 1:
         raise ambiguous(
-            "names of images and masks go together in several ways",
+            "the names of images and masks match in several ways",
             root,
             [_with_words(folders, words) for _, words, _ in rivals],
         )
@@ -423,7 +419,7 @@ def _find_words(root: str, folders: Sides, images: Sequence[str], masks: Sequenc
 
 
 def _contradict(a: Mapping[str, str], b: Mapping[str, str]) -> bool:
-    """Tell whether an image has another mask, or a mask another image."""
+    """Return whether a file has different partners in two pairings."""
     of_masks = {mask: image for image, mask in b.items()}
     return any(
         b.get(image, mask) != mask or of_masks.get(mask, image) != image
@@ -454,13 +450,13 @@ def _heads(names: Sequence[str]) -> list[Side]:
 
 
 def _words(names: Sequence[str], word: Callable[[str, re.Match[str]], str]) -> list[str]:
-    """Return the most frequent words; numbers are none, as they tell files from each other."""
+    """Return the most frequent words with a letter; numbers distinguish files, so they are none."""
     counts: Counter[str] = Counter()
     for name in names:
         base = name.rpartition("/")[2]
         counts.update(word(base, cut) for cut in _SEPARATOR.finditer(base))
-    told = [(-count, text) for text, count in counts.items() if any(map(str.isalpha, text))]
-    return [text for _, text in sorted(told)[:_MOST_WORDS]]
+    words = [(-count, text) for text, count in counts.items() if any(map(str.isalpha, text))]
+    return [text for _, text in sorted(words)[:_MAX_WORDS]]
 
 
 KIND: Final = "image-mask"
@@ -475,11 +471,11 @@ _PLAN: Final[Mapping[str, FeatureType]] = {
 
 
 class PairItem(NamedTuple):
-    """An image and its mask as they were when they were listed.
+    """An image and its mask when their folders were listed.
 
     Attributes:
-        image: The image's path below the root; empty where there is a mask alone.
-        mask: The mask's path below the root; empty where there is an image alone.
+        image: The image's path relative to the root; "" for a mask without an image.
+        mask: The mask's path relative to the root; "" for an image without a mask.
     """
 
     image: str
@@ -491,11 +487,11 @@ class PairItem(NamedTuple):
 
 
 class _PairItems:
-    """Pairs in columns, as a tuple each would take several times the memory."""
+    """Pairs in columns, as tuples would take several times the memory."""
 
     def __init__(self) -> None:
-        self._names: list[str] = []  # of image and mask, in turns
-        self._facts = array("q")  # size and time of either
+        self._names: list[str] = []  # of image and mask, alternately
+        self._facts = array("q")  # size and time of each file
 
     def append(self, image: ListedFile | None, mask: ListedFile | None) -> None:
         for file in (image, mask):
@@ -519,19 +515,19 @@ class ImageMask:
     """Images and masks, paired by name.
 
     Args:
-        data: A folder that holds both, or ``'folder/{images,masks}'``.
-        skip_errors: Whether a file whose name is not UTF-8 is an item, whose loading is an error;
-            else that is raised here.
+        data: A folder with both, or ``'folder/{images,masks}'``.
+        skip_errors: Keep a file whose name is not UTF-8 as an item, which raises when it is loaded;
+            otherwise raise here.
 
     Raises:
-        SourceError: There are no pairs, or it can not be told what goes together.
-        OptionError: ``{images,masks}`` are no folders.
+        SourceError: There are no pairs, or the pairs are ambiguous.
+        OptionError: ``{images,masks}`` are not folders.
     """
 
     kind = KIND
     random_access = True
-    travels = True
-    stable = True
+    sendable = True
+    resumable = True
     plan: Mapping[str, FeatureType] = _PLAN
     vocabularies: Mapping[str, list[str]] = {}
     label: str | None = None
@@ -546,23 +542,23 @@ class ImageMask:
         tree = tree_of(self._root)
         skipped: Counter[str] = Counter()
         if spec is None:
-            parts, looking = _found_sides(tree, self._root)
+            parts, find_words = _find_all_sides(tree, self._root)
         else:
-            parts, looking = [spec[1]], not spec[2]
+            parts, find_words = [spec[1]], not spec[2]
             for side in spec[1]:
                 path = os.path.join(self._root, side.folder)
                 if not self._inputs.is_directory(path):
                     raise OptionError("there is no such folder", path=path)
         if not parts:
             raise SourceError(
-                "no folder of images and no folder of masks are in this folder",
+                "this folder has no folders of images and masks",
                 path=self._root,
-                hint=f"looked for one of {', '.join(IMAGE_FOLDERS)} with one of "
+                hint=f"searched for one of {', '.join(IMAGE_FOLDERS)} with one of "
                 f"{', '.join(MASK_FOLDERS)}, here and in train, val, ..., and for train with "
-                f"trainannot; others are said as '{self._root}/{{images,masks}}', and those of "
-                f"one folder as '{self._root}/{{*,*_mask}}'",
+                f"trainannot; give others as '{self._root}/{{images,masks}}', and a folder with "
+                f"both as '{self._root}/{{*,*_mask}}'",
             )
-        found = _pair(tree, self._root, parts, skipped, looking=looking)
+        found = _pair(tree, self._root, parts, skipped, find_words=find_words)
         self._sides = found.sides
         self._items = _PairItems()
         for pair in found.pairs:
@@ -577,18 +573,18 @@ class ImageMask:
         if num_alone == len(self._items):
             images, masks = ([repr(name) for name in names[:1]] for names in self._alone)
             raise SourceError(
-                "no image has a mask of its name: there are "
-                f"{len(self._alone[0]):,} images, as {', '.join(images) or 'none'}, and "
-                f"{len(self._alone[1]):,} masks, as {', '.join(masks) or 'none'}",
+                "no image has a mask of the same name: there are "
+                f"{len(self._alone[0]):,} images, such as {', '.join(images) or 'none'}, and "
+                f"{len(self._alone[1]):,} masks, such as {', '.join(masks) or 'none'}",
                 path=self._root,
-                hint="say what their names have in common, as in "
+                hint="give the common part of their names, such as "
                 f"'{self._root}/{{{parts[0].images.folder}/*,{parts[0].masks.folder}/*_mask}}'",
             )
         self.num_items: int | None = len(self._items)
-        self.notes: Sequence[str] = [*self._told(spec is None), *left_out(skipped, "images")]
+        self.notes: Sequence[str] = [*self._make_notes(spec is None), *left_out(skipped, "images")]
 
     def items(self) -> Iterator[PairItem]:
-        """Yield the images of a part in order of their names, then masks alone of all parts."""
+        """Yield the images of each part in order of their names, then masks without images."""
         return iter(self._items)
 
     def item(self, item_index: int) -> PairItem:
@@ -596,7 +592,7 @@ class ImageMask:
         return self._items[item_index]
 
     def key(self, item: PairItem) -> str:
-        """Return the image's path below the root; the mask's, where there is no image."""
+        """Return the image's path relative to the root, or the mask's if there is no image."""
         return printable(item.image or item.mask)
 
     def size_bytes(self, item: PairItem) -> int:
@@ -604,11 +600,11 @@ class ImageMask:
         return item.image_size_bytes + item.mask_size_bytes
 
     def load(self, item: PairItem) -> dict[str, Any]:
-        """Read an image and its mask.
+        """Return the features of an image and its mask.
 
         Raises:
-            SourceError: One of them is missing, can not be read or is no image; or sizes differ.
-            SourceChanged: One of them has changed since it was listed.
+            SourceError: One is missing, cannot be read or is not an image; or their sizes differ.
+            SourceChanged: One has changed since it was listed.
         """
         if not item.image or not item.mask:
             raise self._missing(item)
@@ -618,10 +614,10 @@ class ImageMask:
         )
         if header[1:] != mask_header[1:]:
             raise SourceError(
-                f"the image has {header.height} x {header.width} pixels (height x width), and its "
+                f"the image has {header.height} x {header.width} pixels (height x width), but its "
                 f"mask {item.mask!r} has {mask_header.height} x {mask_header.width}",
                 path=os.path.join(self._root, item.image),
-                hint="make them of one size, or move both out of their folders",
+                hint="resize one of them, or move both out of their folders",
             )
         return {
             **image_features(item.image, image, header),
@@ -631,24 +627,24 @@ class ImageMask:
         }
 
     def digest(self) -> dict[str, Any]:
-        """Hash the files' relative paths and sizes."""
-        return self._hashed(
+        """Return a hash of the files' relative paths and sizes."""
+        return self._hash(
             f"{item.image}\0{item.image_size_bytes}\0{item.mask}\0{item.mask_size_bytes}\n"
             for item in self._items
         )
 
     def fingerprint(self) -> dict[str, Any]:
-        """Hash paths, sizes and modification times."""
-        return self._hashed("\0".join(map(str, item)) + "\n" for item in self._items)
+        """Return a hash of paths, sizes and modification times."""
+        return self._hash("\0".join(map(str, item)) + "\n" for item in self._items)
 
-    def _hashed(self, lines: Iterable[str]) -> dict[str, Any]:
+    def _hash(self, lines: Iterable[str]) -> dict[str, Any]:
         return {"files": hash_lines(lines), "num_items": self.num_items}
 
     def _missing(self, item: PairItem) -> SourceError:
         images, masks = map(len, self._alone)
         here, there = ("image", "mask") if item.image else ("mask", "image")
         name = item.image or item.mask
-        hint = "--on-error skip leaves it out"
+        hint = "leave it out with --on-error skip"
         for sides in self._sides:
             own, other = sides if item.image else (sides.masks, sides.images)
             is_below = name.startswith(own.prefix)
@@ -656,22 +652,22 @@ class ImageMask:
             if shared is not None:
                 folder, slash, base = f"{other.prefix}{shared}".rpartition("/")
                 partner = f"{folder}{slash}{other.head}{base}{other.tail}{other.ending or '.*'}"
-                hint = f"it would be {partner!r}; {hint}"
+                hint = f"add {partner!r}, or {hint}"
                 break
         return SourceError(
-            f"this {here} has no {there} (of all, {images:,} image(s) have no mask, and {masks:,} "
-            "mask(s) no image)",
+            f"this {here} has no {there} (in total, {images:,} image(s) without mask and {masks:,} "
+            "mask(s) without image)",
             path=os.path.join(self._root, name),
             hint=hint,
         )
 
-    def _told(self, was_found: bool) -> Iterator[str]:
+    def _make_notes(self, was_found: bool) -> Iterator[str]:
         specs = [sides.spec for sides in self._sides]
-        other = "; --format image-folder takes folders as classes" if was_found else ""
-        yield f"images with their masks, by name: {', '.join(map(printable, specs))}{other}"
+        other = "; for class folders add --format image-folder" if was_found else ""
+        yield f"images with masks, paired by name: {', '.join(map(printable, specs))}{other}"
         if len(specs) > 1:
             one = printable(os.path.join(self._root, specs[0]))
-            yield f"{len(specs)} parts are one dataset; SOURCE '{one}' is the first alone"
+            yield f"{len(specs)} parts are one dataset; SOURCE '{one}' is only the first"
         for names, what in zip(
             self._alone, ("image(s) without mask", "mask(s) without image"), strict=True
         ):
@@ -681,33 +677,33 @@ class ImageMask:
 
 
 def has_pairs(root: str) -> bool:
-    """Tell whether a folder holds images and masks, by the names of its folders and files."""
+    """Return whether a folder has images and masks, by the names of its folders and files."""
     try:
         tree = tree_of(root, LOOK_FILES)
         if not tree.is_whole:
             if not may_be_sides(root):
                 return False
             tree = tree_of(root)
-        parts, looking = _found_sides(tree, root)
+        parts, find_words = _find_all_sides(tree, root)
         if not parts or not are_certain(tree, root, parts):
             return False
-        pairs = _pair(tree, root, parts, Counter(), looking=looking).pairs
+        pairs = _pair(tree, root, parts, Counter(), find_words=find_words).pairs
         return any(image and mask for image, mask in pairs)
     except SourceError:
-        return True  # the reason is told when the folder is opened
+        return True  # opening the folder raises the reason
 
 
-def _found_sides(tree: Tree, root: str) -> tuple[list[Sides], bool]:
-    """Return where images and masks lie, and whether their names are still to be looked at."""
+def _find_all_sides(tree: Tree, root: str) -> tuple[list[Sides], bool]:
+    """Return the folders of images and masks, and whether to detect words in their names."""
     parts = find_sides(tree, root)
     mixed = None if parts else find_mixed(tree, root)
     return (parts, True) if mixed is None else ([mixed], False)
 
 
 def _pair(
-    tree: Tree, root: str, parts: Sequence[Sides], skipped: Counter[str], *, looking: bool
+    tree: Tree, root: str, parts: Sequence[Sides], skipped: Counter[str], *, find_words: bool
 ) -> Pairs:
     def listing(folder: str) -> Iterator[Listed]:
         return walk(tree, root, folder, EXTENSIONS, skipped)
 
-    return pair_up(root, parts, listing, looking=looking)
+    return pair_up(root, parts, listing, find_words=find_words)

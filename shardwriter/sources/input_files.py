@@ -1,8 +1,9 @@
-"""The files that a person names: one, those of a folder, a glob, or a list in braces.
+"""Input files: the files that SOURCE refers to, and the files in a folder and below it.
 
-``shards-{000..012}.tar`` and ``{train,val}.csv`` are WebDataset's notation (and bash's): every file
-of the list has to be there, and they are read in the order of the list. A folder and a glob are
-read in order of their names.
+SOURCE is a file, a folder, a glob or a list in braces. ``shards-{000..012}.tar`` and
+``{train,val}.csv`` are WebDataset's notation (and bash's): each file of the list must exist, and
+they are read in the order of the list. Files of a folder or a glob are read in order of their
+names.
 """
 
 from __future__ import annotations
@@ -27,28 +28,23 @@ from shardwriter.storage import (
     printable,
 )
 
-# Files of a kind in folders: listing them, and reading one as it was when it was listed.
-
 LOOK_FILES: Final = 1000
-"""Of a store that lists all files at once: how many tell whether there are files of a kind."""
+"""How many files to list for format detection, in a store that lists all files below a folder."""
 
 
 class ListedFile(NamedTuple):
-    """One file as it was when its folder was listed."""
+    """A file's path and state when its folder was listed."""
 
     key: str
     size_bytes: int
     mtime_ns: int
 
 
-# -- listing ---------------------------------------------------------------------------------------
-
-
 def tree_of(root: str, limit: int | None = None) -> Tree:
-    """Return a folder with all that lies below it; see :meth:`Inputs.tree`.
+    """Return a folder with everything below it; see :meth:`Inputs.tree`.
 
     Raises:
-        SourceError: It can not be listed.
+        SourceError: It cannot be listed.
     """
     try:
         return inputs_for(root).tree(root, limit)
@@ -57,10 +53,10 @@ def tree_of(root: str, limit: int | None = None) -> Tree:
 
 
 def scan(tree: Tree, directory: str) -> list[Entry]:
-    """Return what is in a folder and not hidden, by name.
+    """Return the entries of a folder that are not hidden, by name.
 
     Raises:
-        SourceError: It can not be listed.
+        SourceError: It cannot be listed.
     """
     try:
         visible = [entry for entry in tree.scan(directory) if not entry.name.startswith(".")]
@@ -77,21 +73,21 @@ def walk(
     skipped: Counter[str],
     above: frozenset[tuple[int, int]] = frozenset(),
 ) -> Iterator[tuple[Entry, str]]:
-    """Yield the files at and below a folder, in order of their names at every level.
+    """Yield the files in and below a folder, sorted by name on every level.
 
     Args:
-        tree: What lies below the root.
+        tree: Everything below the root.
         root: The folder that keys are relative to.
-        folder: Where to look, below the root.
-        endings: Of the names of files that are wanted, in lower case with the dot.
+        folder: The folder to walk, relative to the root.
+        endings: The wanted file name endings, in lower case with the dot.
         skipped: Counts the endings of other files.
-        above: Folders that this one lies in.
+        above: The identities of the folders above this one.
 
     Yields:
         The entry and its key: the path below the root, with ``/``.
 
     Raises:
-        SourceError: A folder can not be listed, or a link leads back to one above it.
+        SourceError: A folder cannot be listed, or a link forms a cycle.
     """
     path = os.path.join(root, folder)
     entries = scan(tree, path)
@@ -99,7 +95,7 @@ def walk(
     inside = above if identity is None else above | {identity}
     if identity in above:
         raise SourceError(
-            "this link leads back to a folder that it lies in", path=path, hint="remove the link"
+            "this link leads back to a folder above it", path=path, hint="remove the link"
         )
     for entry in entries:
         key = f"{folder}/{entry.name}" if folder else entry.name
@@ -110,7 +106,7 @@ def walk(
 
 
 def is_wanted(name: str, endings: frozenset[str], skipped: Counter[str]) -> bool:
-    """Tell by its name whether a file is wanted; where it is not, count its ending."""
+    """Return whether a file has a wanted ending; if not, count its ending."""
     ending = os.path.splitext(name)[1].lower()
     if ending in endings:
         return True
@@ -119,15 +115,15 @@ def is_wanted(name: str, endings: frozenset[str], skipped: Counter[str]) -> bool
 
 
 def listed_file(entry: Entry, key: str, *, skip_errors: bool = False) -> ListedFile:
-    """Return what is to be known of a file.
+    """Return the key, size and modification time of a file.
 
     Args:
         entry: The file.
         key: Its path below the root.
-        skip_errors: Whether a name that is not UTF-8 is an error only when the file is read.
+        skip_errors: Report a name that is not UTF-8 only when the file is read.
 
     Raises:
-        SourceError: Its name is not UTF-8, or it is no file that can be read.
+        SourceError: Its name is not UTF-8, or it is not a regular file.
     """
     if not skip_errors:
         _check_name(key, entry.path)
@@ -136,12 +132,12 @@ def listed_file(entry: Entry, key: str, *, skip_errors: bool = False) -> ListedF
     except OSError as error:
         raise SourceError(f"can not be read: {error.strerror}", path=entry.path) from error
     if not stat.S_ISREG(found.st_mode):
-        raise SourceError("this is no file, in spite of its name", path=entry.path)
+        raise SourceError("this is not a regular file, in spite of its name", path=entry.path)
     return ListedFile(key, found.st_size, found.st_mtime_ns)
 
 
 def _check_name(key: str, path: str) -> None:
-    """Refuse a name that no text feature holds.
+    """Raise for a name that a text feature cannot hold.
 
     Raises:
         SourceError: It is not UTF-8.
@@ -155,29 +151,26 @@ def _check_name(key: str, path: str) -> None:
 
 
 def left_out(skipped: Counter[str], many: str) -> list[str]:
-    """Return the note on files that are no ``many`` ("images"), where there are any."""
+    """Return a note on the files that are not ``many`` ("images"); [] if there are none."""
     endings = ", ".join(f"{count:,} {ending}" for ending, count in skipped.most_common(5))
-    return [f"files that are no {many} were left out: {endings}"] if skipped else []
+    return [f"files that are not {many} were left out: {endings}"] if skipped else []
 
 
 def _unlisted(directory: str, error: OSError) -> SourceError:
     return SourceError(f"can not be listed: {error.strerror}", path=directory)
 
 
-# -- reading ---------------------------------------------------------------------------------------
-
-
 def read_file(inputs: Inputs, folder: str, file: ListedFile, shown: str) -> bytes:
-    """Read a file.
+    """Return the bytes of a listed file.
 
     Args:
-        inputs: The place.
+        inputs: The storage.
         folder: The absolute root.
-        file: Which file of it.
-        shown: What a person calls the root.
+        file: The file.
+        shown: The root as the user gave it.
 
     Raises:
-        SourceError: It can not be read, or its name is not UTF-8.
+        SourceError: It cannot be read, or its name is not UTF-8.
         SourceChanged: It has changed since it was listed.
     """
     path = os.path.join(shown, file.key)
@@ -193,18 +186,18 @@ def read_file(inputs: Inputs, folder: str, file: ListedFile, shown: str) -> byte
         raise SourceChanged(
             "the file has changed since the folder was listed",
             path=path,
-            hint="write the dataset again when nothing writes to the source",
+            hint="write the dataset again while nothing changes the source",
         )
     return data
 
 
 def damaged_file(error: ValueError, path: str) -> SourceError:
-    """Return the error of a file that is not what its name says."""
-    return SourceError(str(error), path=path, hint="mend it, or move it out of the folder")
+    """Return the error for a file whose content does not match its name."""
+    return SourceError(str(error), path=path, hint="repair it, or move it out of the folder")
 
 
 def hash_lines(lines: Iterable[str]) -> str:
-    """Return the SHA-256 of lines."""
+    """Return the SHA-256 of texts."""
     digest = sha256()
     for line in lines:
         digest.update(line.encode("utf-8", "surrogateescape"))
@@ -216,10 +209,10 @@ _MAX_FILES: Final = 100_000
 
 
 def must_exist(path: str) -> None:
-    """Look whether there is a file or folder.
+    """Raise if there is no such file or folder.
 
     Raises:
-        OptionError: There is none.
+        OptionError: It does not exist.
     """
     if not inputs_for(path).exists(path):
         raise not_there(path)
@@ -235,15 +228,15 @@ def not_there(path: str) -> OptionError:
 
 
 def named_in(directory: str, endings: Sequence[str], others: Sequence[str] = ()) -> list[Entry]:
-    """Return what is in a folder and has a name that ends so, by name.
+    """Return the entries of a folder with one of some endings, sorted by name.
 
     Args:
         directory: The folder.
-        endings: Of the names, in lower case.
-        others: Endings of names that are not wanted.
+        endings: Endings of the wanted names, in lower case.
+        others: Endings of names to leave out.
 
     Raises:
-        SourceError: The folder can not be listed.
+        SourceError: The folder cannot be listed.
     """
     try:
         entries = inputs_for(directory).listing(directory)
@@ -260,17 +253,16 @@ def named_in(directory: str, endings: Sequence[str], others: Sequence[str] = ())
 
 
 def all_files(entries: Sequence[Entry]) -> list[str]:
-    """Return the paths of what a folder holds.
+    """Return the paths of a folder's entries, which must be files.
 
     Raises:
-        SourceError: One of them is no file: it may be a folder that holds what is meant, or a pipe
-            that nobody writes to.
+        SourceError: An entry is a folder or a pipe: a pipe could block for ever.
     """
     for entry in entries:
         if not entry.is_file():
-            what = "folder" if entry.is_dir() else "link to no file, or a pipe or device"
+            what = "a folder" if entry.is_dir() else "a broken link, or a pipe or device"
             raise SourceError(
-                f"this is a {what}, in spite of its name",
+                f"this is {what}, in spite of its name",
                 path=entry.path,
                 hint="move it out of the folder, or give it as SOURCE",
             )
@@ -278,10 +270,10 @@ def all_files(entries: Sequence[Entry]) -> list[str]:
 
 
 def files_meant(data: str) -> list[str] | None:
-    """Return the files that a person means, in order; None: all of a folder.
+    """Return the files that SOURCE refers to, in order; None for all files of a folder.
 
     Raises:
-        OptionError: There are none, one of a list is missing, or stands in it twice.
+        OptionError: There are none, or a listed file is missing or repeated.
     """
     if inputs_for(data).exists(data):
         return None if inputs_for(data).is_directory(data) else [data]
@@ -297,10 +289,10 @@ def files_meant(data: str) -> list[str] | None:
 
 
 def braced(data: str) -> list[str] | None:
-    """Return the files of a list in braces, in its order; None where there is no such list.
+    """Return the files of a list in braces, in order; None if the text has no such list.
 
     Raises:
-        OptionError: One is missing or stands there twice, or the list is endless.
+        OptionError: A file is missing or repeated, or the list is too long.
     """
     names = list(itertools.islice(expand_braces(data), _MAX_FILES + 1))
     if names == [data]:
@@ -311,23 +303,23 @@ def braced(data: str) -> list[str] | None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise OptionError(f"{name!r} stands twice in this list", path=data)
+            raise OptionError(f"{name!r} is repeated in this list", path=data)
         seen.add(name)
         if not inputs.is_file(name):
             raise OptionError(
-                f"of this list of {len(names):,} files, {name!r} is not there", path=data
+                f"{name!r} does not exist (one of {len(names):,} listed files)", path=data
             )
     return names
 
 
 def expand_braces(text: str) -> Iterator[str]:
-    """Yield what a name with braces stands for: ``{a,b}``, ``{08..11}``, ``{0..20..5}``.
+    """Yield the expansions of ``{a,b}``, ``{08..11}`` and ``{0..20..5}`` in a name.
 
-    Numbers have as many digits as the longer one where one begins with 0. Braces that hold neither
-    a list nor a range stay as they are.
+    Numbers are padded to the longer one if one of them begins with 0. Braces without a list or a
+    range are left as they are.
     """
     for found in re.finditer(r"\{", text):
-        inside = _until_closed(text, found.end())
+        inside = _until_brace_closes(text, found.end())
         choices = None if inside is None else _choices(inside)
         if inside is None or choices is None:
             continue
@@ -339,7 +331,7 @@ def expand_braces(text: str) -> Iterator[str]:
     yield text
 
 
-def _until_closed(text: str, begin: int) -> str | None:
+def _until_brace_closes(text: str, begin: int) -> str | None:
     depth = 1
     for at in range(begin, len(text)):
         depth += (text[at] == "{") - (text[at] == "}")
@@ -362,7 +354,7 @@ def _choices(inside: str) -> Iterator[str] | None:
 
 
 def _split(inside: str) -> list[str]:
-    """Split at the commas that stand in no braces."""
+    """Split a text at the commas that are not inside braces."""
     parts, depth = [""], 0
     for character in inside:
         depth += (character == "{") - (character == "}")

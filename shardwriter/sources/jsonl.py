@@ -1,8 +1,18 @@
-"""``jsonl``: files with one JSON object a line; a row is an item.
+"""``jsonl``: files with one JSON object per line; a row is an item.
 
-A first pass over the whole input finds where every row begins and what type every feature has, as
-with ``csv``. A key that a row does not have is absent from its record; ``null`` is a feature
-without a kind. Several files are one table; they need not have the same keys.
+A first pass over the whole input finds the offset of every row and the type of every feature:
+
+=================  ==============================================================================
+``null``           a feature without a kind
+true, 7            int64
+7.5, NaN           float; a feature with both integers and floats is float
+"text"             bytes: the text in UTF-8
+[...], [[...]]     a list of these, rectangular; ``[]`` is an empty list of the feature's kind
+{...}, mixtures    an error with the line: only a map can convert them to features
+=================  ==============================================================================
+
+A key that a row does not have is absent from its record. Several files are one table, and may have
+different keys. Type errors are raised when the plan is read, because a map needs no plan.
 """
 
 from __future__ import annotations
@@ -46,20 +56,7 @@ from shardwriter.sources.positions import (
 )
 from shardwriter.sources.tables import BLOCK_ROWS, RowFile, RowTable, TableOptions
 
-# JSON values: which type a feature has over all rows, and how a value becomes that type.
-#
-# =================  ==============================================================================
-# ``null``           a feature without a kind
-# true, 7            int64
-# 7.5, NaN           float; a feature with both ints and floats is float
-# "text"             bytes: the text in UTF-8
-# [...], [[...]]     a list of these, rectangular; ``[]`` is an empty list of the feature's kind
-# {...}, mixtures    an error, which names the line: only a map can make features of them
-# =================  ==============================================================================
-#
-# Errors of typing are kept and told when the plan is asked for, since a map needs none.
-
-_MAX_NESTING: Final = 32  # as the codec has it
+_MAX_NESTING: Final = 32  # the limit of the record encoder
 _TYPES: Final[dict[Kind, FeatureType]] = {
     "int64": FeatureType("int64", "int64"),
     "float": FeatureType("float", "float32"),
@@ -69,7 +66,7 @@ Convert = Callable[[Any], Any]
 
 
 class Constant(float):
-    """NaN or Infinity as it stands in the file; 1e400 is a number that became infinite."""
+    """NaN or Infinity in the file, unlike 1e400, which is a number that became infinite."""
 
 
 _NAMES: Final[dict[type, str]] = {
@@ -84,29 +81,29 @@ _NAMES: Final[dict[type, str]] = {
 
 
 class FeatureTyping:
-    """What the values of one feature have been so far.
+    """The type of one feature, from the values so far.
 
     Args:
-        name: Of the feature.
-        fixed: The type that the user fixed.
+        name: The feature.
+        fixed: The type fixed by the user.
     """
 
     def __init__(self, name: str, fixed: FeatureType | None) -> None:
         self._name = name
         self._fixed = None if fixed is None else fixed.kind
         self._is_wide = fixed is not None and fixed.dtype == "float64"
-        self._leaves: dict[type, tuple[str, int]] = {}  # each type, and where it stood first
+        self._leaves: dict[type, tuple[str, int]] = {}  # each type, and its first file and line
         self._shape: Shape | None = None
         self._has_empty = False
         self._too_big: dict[Kind, SourceError] = {}
-        self._inexact: DataWarning | None = None  # of the first integer that float64 does not hold
+        self._inexact: DataWarning | None = None  # for the first integer that float64 rounds
         self.error: SourceError | None = None
 
     def observe(self, values: Sequence[Any], lines: Sequence[int], path: str) -> None:
-        """Type values; ``lines`` are those that they stand in."""
+        """Update the type from values; ``lines`` are their line numbers."""
         start, count = 0, 1
         while self.error is None and start < len(values):
-            if self._tell_nothing_new(values[start:]):
+            if self._changes_nothing(values[start:]):
                 return
             for value, line in zip(
                 values[start : start + count], lines[start : start + count], strict=True
@@ -118,8 +115,8 @@ class FeatureTyping:
                     return
             start, count = start + count, 4 * count
 
-    def _tell_nothing_new(self, values: Sequence[Any]) -> bool:
-        """Whether all values are of known types, and none has to be looked at by itself."""
+    def _changes_nothing(self, values: Sequence[Any]) -> bool:
+        """Return whether all values are of known types and in range, so none needs a check."""
         types = set(map(type, values))
         if type(None) in types:
             types.discard(type(None))
@@ -161,12 +158,12 @@ class FeatureTyping:
         for found in sorted(types, key=_NAMES.__getitem__):
             if found is dict or found is type(None):
                 inside = " inside a list" if shape else ""
-                raise ValueError(f"{_NAMES[found]}{inside} has no place in a feature")
-            self._check_goes_with(found, path)
+                raise ValueError(f"{_NAMES[found]}{inside} can not be stored in a feature")
+            self._check_compatible(found, path)
         if (str in types or self._fixed == "bytes") and len(shape) > 1:
-            raise ValueError("a nested list of strings has no place in a feature")
+            raise ValueError("a nested list of strings can not be stored in a feature")
         if str in types and len(types) > 1 and self._fixed is None:
-            raise ValueError("one list holds a string and other values")
+            raise ValueError("a list has a string and other values")
         for leaf in leaves:
             self._check_size(leaf, line, path)
         try:
@@ -177,28 +174,28 @@ class FeatureTyping:
         for found in types:
             self._leaves.setdefault(found, (path, line))
 
-    def _check_goes_with(self, found: type, path: str) -> None:
-        """Hold a type against what was there before, or was fixed.
+    def _check_compatible(self, found: type, path: str) -> None:
+        """Compare a type with the types so far, and with the fixed one.
 
         Raises:
-            ValueError: It is another kind.
+            ValueError: It is of another kind.
         """
         if self._fixed == "bytes":
             return
         if self._fixed is not None:
             if found is str:
-                raise ValueError(f"the schema says {self._fixed}, and this is a string")
+                raise ValueError(f"the schema has {self._fixed}, but this is a string")
             return
         for known, (known_path, line) in self._leaves.items():
             if (known is str) != (found is str):
                 where = f"line {line}" if known_path == path else f"{known_path}, line {line}"
-                raise ValueError(f"{_NAMES[found]} here, {_NAMES[known]} in {where}")
+                raise ValueError(f"{_NAMES[found]}, but {_NAMES[known]} in {where}")
 
     def _check_size(self, leaf: Any, line: int, path: str) -> None:
-        """Remember the first number that a kind can not hold; an error if it comes to that kind."""
+        """Store an error for the first number beyond the range of a kind; finish() may raise it."""
         is_whole = not isinstance(leaf, float) or (leaf.is_integer() and abs(leaf) < EXACT_WHOLE)
         if self._fixed == "int64" and not is_whole:
-            raise ValueError(f"the schema says int64, and {leaf!r} is no whole number")
+            raise ValueError(f"the schema has int64, but {leaf!r} is not an integer")
         if type(leaf) is float:
             fits: dict[Kind, bool] = {"float": abs(leaf) < FLOAT32_MAX}
         elif type(leaf) is int:
@@ -214,18 +211,18 @@ class FeatureTyping:
                 self._too_big[kind] = self._error(f"{number} is beyond {limit}", path, line)
 
     def _error(self, problem: str, path: str, line: int) -> SourceError:
-        hint = "a map can make features of it (--map)"
+        hint = "convert it with a map (--map)"
         if "beyond" in problem:
             hint = f"--schema {self._name}=string keeps the digits"
         elif "a string" in problem and self._fixed is None:
-            hint = f"--schema {self._name}=string takes all as text; a map can do more (--map)"
+            hint = f"--schema {self._name}=string reads all values as text; or use a map (--map)"
         return SourceError(problem, path=path, line=line, feature=self._name, hint=hint)
 
     def finish(self) -> FeatureType:
         """Return the type of the feature.
 
         Raises:
-            SourceError: It has none.
+            SourceError: The values have no common type.
         """
         if self.error is not None:
             raise self.error
@@ -255,17 +252,17 @@ class FeatureTyping:
 
     @property
     def warning(self) -> DataWarning | None:
-        """What to say of a feature of floats with an integer that these do not hold."""
+        """The warning for a float feature with an integer that float64 rounds, if any."""
         is_float = (self._fixed or self._found_kind()) == "float"
         return self._inexact if is_float else None
 
     @property
     def is_text_of_numbers(self) -> bool:
-        """Whether numbers are taken as text: then they are read as they are written."""
+        """Whether numbers are read as text, with the digits in the file."""
         return self._fixed == "bytes" and bool(self._leaves.keys() - {str})
 
     def convert(self, planned: FeatureType) -> Convert | None:
-        """Return what turns a value into its planned type; None where it has that already."""
+        """Return the conversion of values to the planned type; None if they have it already."""
         if planned.kind is None:
             return lambda value: UNSET
         types = self._leaves.keys()
@@ -277,7 +274,7 @@ class FeatureTyping:
         elif self.is_text_of_numbers:
             change = _as_text
         if len(planned.shape or ()) > 1 and self._has_empty:
-            # An empty list does not show how long its rows would be.
+            # An empty list does not show the length of its rows.
             dtype = np.dtype(planned.dtype)
             return lambda value: _of_rows(value, planned, dtype, change)
         return None if change is None else lambda value: _each(change, value)
@@ -287,7 +284,7 @@ def _measure(value: Any) -> tuple[tuple[int, ...], Sequence[Any]]:
     """Return the shape and the leaves of a value.
 
     Raises:
-        ValueError: It is ragged.
+        ValueError: It is a ragged list.
     """
     if type(value) is not list:
         return (), (value,)
@@ -296,16 +293,16 @@ def _measure(value: Any) -> tuple[tuple[int, ...], Sequence[Any]]:
     while len(shape) < _MAX_NESTING:
         lengths = set(map(len, rows))
         if len(lengths) > 1:
-            raise ValueError(f"a ragged list: rows of {min(lengths)} and of {max(lengths)} values")
+            raise ValueError(f"a ragged list: rows of {min(lengths)} and {max(lengths)} values")
         shape += lengths
         leaves = list(chain.from_iterable(rows))
         types = set(map(type, leaves))
         if list not in types:
             return tuple(shape), leaves
         if types != {list}:
-            raise ValueError("a ragged list: lists and single values side by side")
+            raise ValueError("a ragged list: it has both lists and single values")
         rows = leaves
-    raise ValueError(f"a list is nested over {_MAX_NESTING} deep")
+    raise ValueError(f"a list is nested more than {_MAX_NESTING} deep")
 
 
 def _each(change: Convert, value: Any) -> Any:
@@ -330,29 +327,29 @@ class RowTyping:
     """The types of all features, over all rows of all files.
 
     Args:
-        fixed: Types that the user fixed, by feature.
-        table: Which keys are read.
+        fixed: Types fixed by the user, by feature.
+        table: Which keys to read.
 
     Attributes:
-        num_values: How many values all rows have together.
+        num_values: The number of values in all rows.
     """
 
     def __init__(self, fixed: Mapping[str, FeatureType], table: TableOptions) -> None:
         self._table = table
-        self._names: dict[str, None] = {}  # of all keys, where some are picked
+        self._names: dict[str, None] = {}  # all keys, if only some are read
         self._fixed = {name: t for name, t in fixed.items() if t.kind is not None}
         self._features: dict[str, FeatureTyping] = {}
         self._has_rows = False
         self.num_values = 0
 
     def observe(self, rows: Sequence[Mapping[str, Any]], lines: Sequence[int], path: str) -> None:
-        """Type a block of rows; ``lines`` are those that they stand in."""
+        """Update the types from a block of rows; ``lines`` are their line numbers."""
         if not rows:
             return
         self._has_rows = True
         if self._table.picks:
             self._names.update(dict.fromkeys(chain.from_iterable(rows)))
-            rows = self._table.picked(rows)
+            rows = self._table.pick_rows(rows)
         self.num_values += sum(map(len, rows))
         names = list(map(tuple, rows))
         if names.count(names[0]) == len(names):
@@ -378,26 +375,26 @@ class RowTyping:
 
     @property
     def num_features(self) -> int:
-        """How many keys all rows have together."""
+        """The number of different keys in all rows."""
         return len(self._features)
 
     @property
     def warnings(self) -> list[DataWarning]:
-        """The warning of each feature that has one."""
+        """The warnings of all features."""
         found = [feature.warning for feature in self._features.values()]
         return [warning for warning in found if warning is not None]
 
     def finish(
         self,
     ) -> tuple[dict[str, FeatureType], dict[str, Convert], list[str], SourceError | None]:
-        """Return what was found.
+        """Return the types.
 
         Raises:
-            OptionError: Of a key that was to be read, or left out, there is none.
+            OptionError: A key to read, or to leave out, does not exist.
 
         Returns:
-            The type of each feature that has one; what converts the values of those that need it;
-            the features that are numbers taken as text; and what is wrong, where something is.
+            The type of each feature that has one; the conversions of values, by feature; the
+            features of numbers that are read as text; and the first error, if any.
         """
         if self._table.picks and self._has_rows:
             self._table.pick([*self._names])
@@ -419,35 +416,33 @@ class RowTyping:
         unknown = sorted(self._fixed.keys() - self._features.keys())
         if unknown and self._has_rows and wrong is None:
             wrong = SourceError(
-                f"the schema names {unknown[0]!r}, and no row has it",
+                f"the schema has a feature {unknown[0]!r}, which is in no row",
                 hint=f"the features are {', '.join(self._features)}",
             )
         return plan, convert, as_text, wrong
 
 
-# One file of JSON objects, one a line: where its rows begin, and the rows at any place.
-
 _READ_BYTES: Final = 1 << 20
-_BLANK: Final = " \t\r"  # what JSON takes as space, but for the line end
+_BLANK: Final = " \t\r"  # JSON's white space, without the line end
 _Parse = Callable[[str, int], "tuple[Any, int]"]
 
 
 def _parse_int(digits: str) -> int | float:
     try:
         return int(digits)
-    except ValueError:  # more digits than int() reads
+    except ValueError:  # more digits than int() accepts
         return float(digits)
 
 
-class _NoRow(Exception):
-    """Why a line is no row."""
+class _InvalidRow(Exception):
+    """The reason why a line is not a row."""
 
 
 _CHECKED: Final[_Parse] = json.JSONDecoder(
     object_pairs_hook=unique_keys, parse_constant=Constant
 ).raw_decode
 _PLAIN: Final[_Parse] = json.JSONDecoder().raw_decode
-# For numbers that int() does not read; slower.
+# For numbers with more digits than int() accepts; slower.
 _CHECKED_LONG: Final[_Parse] = json.JSONDecoder(
     object_pairs_hook=unique_keys, parse_constant=Constant, parse_int=_parse_int
 ).raw_decode
@@ -458,14 +453,14 @@ _LITERAL: Final[_Parse] = json.JSONDecoder(
 
 
 def parse_rows(lines: Sequence[str], *, literal: bool = False) -> list[dict[str, Any]]:
-    """Parse lines that were rows when they were counted; blank ones are left out.
+    """Parse lines that were valid rows when scanned; blank lines are skipped.
 
     Args:
         lines: The lines.
-        literal: Give numbers as they are written, as str.
+        literal: Return numbers as str, as they are written.
 
     Raises:
-        ValueError: They are rows no more.
+        ValueError: They are not valid rows any more.
     """
     parse = _LITERAL if literal else _PLAIN
     rows = []
@@ -483,12 +478,12 @@ def parse_rows(lines: Sequence[str], *, literal: bool = False) -> list[dict[str,
 
 
 class JsonLinesFile(RowFile):
-    """One file with a JSON object a line."""
+    """A file with one JSON object per line."""
 
     _has_bad_bytes = False
 
     def scan(self, typing: RowTyping, offsets: OffsetTable) -> int:
-        """Type every value, note where every row begins, and return the number of rows."""
+        """Type every value, add the offset of every row, and return the number of rows."""
         num_rows = num_lines = 0
         for data in whole_lines(self.start(), _READ_BYTES):
             self.crc32c = extend_crc32c(self.crc32c, data)
@@ -511,7 +506,7 @@ class JsonLinesFile(RowFile):
         return num_rows
 
     def _decode(self, data: bytes, before: int) -> str:
-        """Return text; where errors are skipped, with surrogates for bytes that are not UTF-8."""
+        """Return text; if errors are skipped, with surrogates for bytes that are not UTF-8."""
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -524,9 +519,9 @@ class JsonLinesFile(RowFile):
     def _parse(
         self, lines: list[str], before: int
     ) -> tuple[list[dict[str, Any]], list[int], list[int]]:
-        """Return the rows of lines, their line numbers, and those of lines that are no rows.
+        """Return the rows of lines, their line numbers, and the numbers of invalid lines.
 
-        ``before`` lines came earlier.
+        ``before`` counts the lines before these.
         """
         rows: list[dict[str, Any]] = []
         places: list[int] = []
@@ -538,36 +533,36 @@ class JsonLinesFile(RowFile):
             try:
                 row = _scan_row(line)
                 if self._has_bad_bytes and SURROGATES.search(line):
-                    raise _NoRow("not UTF-8")
+                    raise _InvalidRow("not UTF-8")
                 rows.append(row)
                 places.append(number)
-            except _NoRow as error:
+            except _InvalidRow as error:
                 if not self.skip_errors:
-                    raise self._no_row(str(error), line, number) from None
+                    raise self._invalid_row(str(error), line, number) from None
                 bad.append(number)
         return rows, places, bad
 
     def error_of(self, text: bytes, line: int) -> SourceError | None:
-        """Return why a row can not be read; None where it can."""
+        """Return the error for a row that cannot be read; None if it can."""
         text = text.strip()
         try:
             _scan_row(text.decode("utf-8"))
         except UnicodeDecodeError as error:
             return not_utf8(text[error.start], self, line)
-        except _NoRow as error:
-            return self._no_row(str(error), text.decode("utf-8"), line)
+        except _InvalidRow as error:
+            return self._invalid_row(str(error), text.decode("utf-8"), line)
         return None
 
-    def _no_row(self, problem: str, line: str, number: int) -> SourceError:
-        hint = "every line is one JSON object"
+    def _invalid_row(self, problem: str, line: str, number: int) -> SourceError:
+        hint = "each line must be one JSON object"
         if number == 1 and line.startswith("["):
-            hint += "; for a file that is one array: jq -c '.[]' makes such lines"
+            hint += "; convert a file that is one array with jq -c '.[]'"
         elif number == 1 and line.startswith("{"):
-            hint += "; for an object over several lines: jq -c . makes it one"
+            hint += "; join objects of several lines with jq -c ."
         return SourceError(problem, path=self.path, line=number, hint=hint)
 
     def rows(self, text: bytes, num_rows: int, *, literal: bool = False) -> list[Any]:
-        """Parse the text of rows."""
+        """Return the rows of a text."""
         try:
             found = parse_rows(text.decode("utf-8").split("\n"), literal=literal)
         except (ValueError, RecursionError):
@@ -578,10 +573,10 @@ class JsonLinesFile(RowFile):
 
 
 def _scan_row(line: str) -> dict[str, Any]:
-    """Return the object that a line is.
+    """Return the object of a line.
 
     Raises:
-        _NoRow: It is none; says why.
+        _InvalidRow: The line is not a JSON object.
     """
     try:
         try:
@@ -591,22 +586,22 @@ def _scan_row(line: str) -> dict[str, Any]:
         except ValueError:
             row, end = _CHECKED_LONG(line, 0)
     except json.JSONDecodeError as error:
-        raise _NoRow(f"not JSON: {error.msg} (column {error.pos + 1})") from None
+        raise _InvalidRow(f"not JSON: {error.msg} (column {error.pos + 1})") from None
     except RepeatedKey as error:
-        raise _NoRow(str(error)) from None
+        raise _InvalidRow(str(error)) from None
     except RecursionError:
-        raise _NoRow(_TOO_DEEP) from None
+        raise _InvalidRow(_TOO_DEEP) from None
     if type(row) is not dict:
-        raise _NoRow(f"{_KINDS.get(type(row), 'a number')} and no object")
+        raise _InvalidRow(f"{_KINDS.get(type(row), 'a number')}, not an object")
     if end != len(line):
-        raise _NoRow(f"more stands behind the object, from column {end + 1} on")
-    # Counting is quick, and few rows have so many lists and objects that they may be too deep.
+        raise _InvalidRow(f"there is more after the object, from column {end + 1}")
+    # Count first, which is quick: few rows have enough brackets to be nested too deep.
     if line.count("[") + line.count("{") > MAX_DEPTH and exceeds_depth(row, MAX_DEPTH):
-        raise _NoRow(_TOO_DEEP)
+        raise _InvalidRow(_TOO_DEEP)
     return row
 
 
-_TOO_DEEP: Final = f"lists or objects are nested too deep, over {MAX_DEPTH}"
+_TOO_DEEP: Final = f"lists or objects are nested more than {MAX_DEPTH} deep"
 _KINDS: Final = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 KIND: Final = "jsonl"
@@ -620,14 +615,14 @@ class JsonLines(RowTable[JsonLinesFile]):
 
     Args:
         paths: The files, in order.
-        schema: Types that the user fixed, by feature.
-        table: How they are read.
-        skip_errors: Whether a bad line is an item, whose loading is an error; else that is raised
-            here.
+        schema: Types fixed by the user, by feature.
+        table: How the files are read.
+        skip_errors: Keep an invalid line as an item, which raises its error when it is loaded;
+            otherwise raise it here.
 
     Raises:
-        OptionError: A key is named that no row has.
-        SourceError: A file is missing, or a line is no JSON object; says which.
+        OptionError: A key to read is in no row.
+        SourceError: A file is missing, or a line is not a JSON object.
     """
 
     kind = KIND
@@ -649,7 +644,7 @@ class JsonLines(RowTable[JsonLinesFile]):
             self._open_files.open(file)
             self._add(file, partial(file.scan, typing))
         self._table = table
-        # A block's columns have a cell for every row: of rows that share few keys it has few.
+        # A block of columns has a cell for each row and feature, so sparse rows need small blocks.
         density = typing.num_values / (typing.num_features * (self.num_items or 1) or 1)
         self.block_items = max(1, min(self.block_items, int(BLOCK_ROWS * density) + _SPARSE_ROWS))
         self._plan, self._convert, self._as_text, self._untyped = typing.finish()
@@ -661,7 +656,7 @@ class JsonLines(RowTable[JsonLinesFile]):
         """The type of every feature.
 
         Raises:
-            SourceError: A feature has none: then only a map can make records of these rows.
+            SourceError: A feature has no type, so only a map can make records of these rows.
         """
         if self._untyped is not None:
             raise self._untyped
@@ -676,14 +671,14 @@ class JsonLines(RowTable[JsonLinesFile]):
         return row
 
     def load_columns(self, items: Sequence[int]) -> dict[str, Column]:
-        """Return rows in columns; rows that are near each other are read in one piece."""
+        """Return rows as columns; rows that are close to each other are read together."""
         rows = self._rows(items)
         columns = {}
         plan = self.plan
         names: Iterable[str] = plan
         if rows and min(map(len, rows)) < len(plan):
-            there = set().union(*rows)  # of many keys that are rare, a block has few
-            names = sorted(there & plan.keys(), key=self._order.__getitem__) or plan
+            present = set().union(*rows)  # of many rare keys, a block has few
+            names = sorted(present & plan.keys(), key=self._order.__getitem__) or plan
         for name in names:
             cells = [row.get(name, _ABSENT) for row in rows]
             unset = None
@@ -701,11 +696,11 @@ class JsonLines(RowTable[JsonLinesFile]):
                 literal = file.rows(text, num_rows, literal=True)
                 for row, written in zip(found, literal, strict=True):
                     row.update((name, written[name]) for name in self._as_text if name in written)
-            rows += self._table.picked(found) if self._table.picks else found
+            rows += self._table.pick_rows(found) if self._table.picks else found
         return rows
 
     def _value(self, name: str, cell: Any) -> Any:
-        """Turn what stands in a row into the feature's value; None where it has none."""
+        """Return the feature's value for a cell; None if it is absent."""
         if cell is _ABSENT:
             return None
         if cell is None:

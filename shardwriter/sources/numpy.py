@@ -2,8 +2,11 @@
 
 A ``.npz`` file has a feature for each array, a folder of ``.npy`` files one for each file, and an
 array of records one for each field; all arrays have the same number of rows. Types come from the
-arrays, and so are known before the first row is read. Rows are read where they lie, never the whole
-array; compressed arrays, and those in Fortran's order, are copied into a temporary file first.
+arrays, so they are known before the first row is read. Rows are read by position, never the whole
+array; compressed and Fortran-order arrays are first copied into a temporary file. Nothing is
+unpickled.
+
+:func:`read_indices` reads the file of ``--indices``.
 """
 
 from __future__ import annotations
@@ -29,19 +32,14 @@ from shardwriter.dataset import ItemIndices, item_indices
 from shardwriter.errors import OptionError, SourceError
 from shardwriter.formats import Column, extend_crc32c
 from shardwriter.schema import FeatureType, float_dtype
-from shardwriter.sources.arrow import own_value
+from shardwriter.sources.arrow import python_value
 from shardwriter.sources.positions import InputFile, OpenFiles, file_changed
 from shardwriter.storage import Scratch, inputs_for
-
-# Arrays in ``.npy`` and ``.npz`` files, read by rows: entries of their first axis.
-#
-# Rows that lie one behind the other in the file are read from it. What is compressed, or stored in
-# Fortran's order, is copied into a temporary file first. Nothing is ever unpickled.
 
 MAGIC: Final = b"\x93NUMPY"
 ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
 
-# What numpy and zipfile raise, whatever is wrong with a file.
+# Errors of numpy and zipfile for damaged files.
 BROKEN: Final = (
     ValueError,
     TypeError,
@@ -59,15 +57,15 @@ BROKEN: Final = (
     zlib.error,
 )
 _COPY_BYTES: Final = 1 << 20
-_TURN_BYTES: Final = 64 << 20
+_TRANSPOSE_BYTES: Final = 64 << 20
 _TAIL_BYTES: Final = 1 << 16
 _ZIP_HEAD: Final = struct.Struct("<4s22xHH")  # signature, sizes of the name and of the extra field
-_IS_ENCRYPTED: Final = 1  # of a member's flags
+_IS_ENCRYPTED: Final = 1  # a bit of a member's flags
 _MAX_GAP_BYTES: Final = 1 << 14  # between rows that are read together
 
 
 class Header(NamedTuple):
-    """What a ``.npy`` file says of its array."""
+    """The header of a ``.npy`` file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -75,9 +73,9 @@ class Header(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """An array of which any row can be read."""
+    """An array whose rows are read by position."""
 
-    name: str  # of its file or member, without the ending
+    name: str  # of its file or member, without ending
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     begin: int  # in the file, or in the copy
@@ -96,8 +94,8 @@ class NumpyFile(InputFile):
         path: The file.
 
     Attributes:
-        size_bytes: Of the file.
-        crc32c: Of its first and last 64 KiB: headers, and a zip file's directory.
+        size_bytes: Its size.
+        crc32c: The CRC-32C of its first and last 64 KiB: headers, and the directory of a zip file.
     """
 
     def __init__(self, path: str) -> None:
@@ -109,12 +107,12 @@ class NumpyFile(InputFile):
         """Return the arrays of the open file.
 
         Args:
-            name: What the array of a ``.npy`` file is called.
-            copy: Where arrays are copied to that can not be read as they are.
+            name: The name for the array of a ``.npy`` file.
+            copy: Receives arrays that cannot be read by position.
 
         Raises:
-            SourceError: It is no such file, a damaged one, or an array has no rows that
-                become features.
+            SourceError: The file is damaged or of another format, or an array has no rows that can
+                be features.
         """
         self.size_bytes = self.num_bytes
         head = self.read(0, min(_TAIL_BYTES, self.size_bytes))
@@ -130,12 +128,12 @@ class NumpyFile(InputFile):
         except BROKEN as error:
             reason = str(error).partition("\n")[0]
             raise SourceError(
-                f"is no whole NumPy file: {reason}", path=self.path, hint="write it again"
+                f"not a complete NumPy file: {reason}", path=self.path, hint="write it again"
             ) from error
         raise SourceError(
-            "this is no NumPy file" + ("" if head else ": it is empty"),
+            "this is not a NumPy file" + ("" if head else ": it is empty"),
             path=self.path,
-            hint="np.save and np.savez write such files",
+            hint="write arrays with np.save or np.savez",
         )
 
     def _members(self, archive: zipfile.ZipFile, copy: Scratch) -> list[Rows]:
@@ -143,11 +141,11 @@ class NumpyFile(InputFile):
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if name == member.filename or member.flag_bits & _IS_ENCRYPTED:
-                what = "is no array" if name == member.filename else "is encrypted"
+                what = "is not an array" if name == member.filename else "is encrypted"
                 raise SourceError(
                     f"the member {member.filename!r} of this zip file {what}",
                     path=self.path,
-                    hint="np.savez writes files that have arrays alone",
+                    hint="write the file with np.savez, which adds only arrays",
                 )
             with archive.open(member) as stream:
                 if member.compress_type == zipfile.ZIP_STORED:
@@ -160,20 +158,20 @@ class NumpyFile(InputFile):
                 else:
                     arrays.append(self._array(name, stream, None, member.file_size, copy))
         if not arrays:
-            raise SourceError("there are no arrays in this file", path=self.path)
+            raise SourceError("this file has no arrays", path=self.path)
         return arrays
 
     def _array(
         self, name: str, stream: IO[bytes], begin: int | None, num_bytes: int, copy: Scratch
     ) -> Rows:
-        """Read a header, and copy what follows where that is needed.
+        """Read a header, and copy the data if it cannot be read by position.
 
         Args:
-            name: What the array is called.
-            stream: Where the header begins.
-            begin: Where that is in the file; None: what follows is compressed.
-            num_bytes: From there on.
-            copy: Where to.
+            name: The name of the array.
+            stream: A stream that begins with the header.
+            begin: The offset of the header in the file; None if the data is compressed.
+            num_bytes: The bytes from there to the end.
+            copy: Receives the copy.
         """
         header, head_bytes = _read_header(stream)
         _check_header(name, header)
@@ -181,45 +179,44 @@ class NumpyFile(InputFile):
         data_bytes = int(np.prod(header.shape, dtype=object)) * header.dtype.itemsize
         if num_bytes - head_bytes < data_bytes:
             raise ValueError(
-                f"{name!r} should have {data_bytes:,} bytes, and {num_bytes - head_bytes:,} are "
-                "there"
+                f"{name!r} needs {data_bytes:,} bytes, but has {num_bytes - head_bytes:,}"
             )
         if begin is not None and not (header.is_fortran and len(header.shape) > 1):
             return Rows(name, header.dtype, header.shape, begin + head_bytes, None)
         copied = copy.num_bytes
         if header.is_fortran and len(header.shape) > 1:
-            _turn(stream, header, data_bytes, copy)
+            _copy_transposed(stream, header, data_bytes, copy)
         else:
             _copy(stream, data_bytes, copy)
         while stream.read(_COPY_BYTES):
-            pass  # at its end the checksum of a member is held against what was read
+            pass  # the end of a member checks its checksum
         return Rows(name, header.dtype, header.shape, copied, copy)
 
     def _check(self, name: str, header: Header) -> None:
         if header.dtype.hasobject:
             raise SourceError(
-                f"{name!r} holds Python objects, which are never unpickled here",
+                f"{name!r} has Python objects, which are not unpickled for safety",
                 path=self.path,
                 hint="save numbers or text: np.save(path, np.array(values.tolist()))",
             )
         if not header.shape:
             raise SourceError(
-                f"{name!r} is one value (a 0-d array), and has no rows",
+                f"{name!r} is a single value (a 0-d array) without rows",
                 path=self.path,
-                hint="leave it out, or save it as an array with a value for each row",
+                hint="remove it, or save an array with a value for each row",
             )
 
     def rows(self, array: Rows, places: Sequence[int]) -> NDArray[Any]:
         """Return rows of one of the arrays, ``[len(places), ...]``, in any order.
 
         Raises:
-            SourceError: They can not be read.
+            SourceError: They cannot be read.
         """
         wanted = np.array(places, np.int64)
         shape = (len(wanted), *array.shape[1:])
         size = array.row_bytes
         if not len(wanted) or not size:
-            return np.zeros(shape, array.dtype)  # text of no length becomes text of length 1
+            return np.zeros(shape, array.dtype)  # numpy changes text of length 0 to length 1
         order = np.argsort(wanted, kind="stable")
         ascending = wanted[order]
         gap = max(1, _MAX_GAP_BYTES // size)
@@ -242,13 +239,13 @@ class NumpyFile(InputFile):
 
 def _copy(stream: IO[bytes], num_bytes: int, copy: Scratch) -> None:
     while num_bytes:
-        data = _exactly(stream, min(num_bytes, _COPY_BYTES))
+        data = _read_exactly(stream, min(num_bytes, _COPY_BYTES))
         copy.append(data)
         num_bytes -= len(data)
 
 
-def _turn(stream: IO[bytes], header: Header, num_bytes: int, copy: Scratch) -> None:
-    """Append rows that lie spread over the whole array; only some are in memory at once."""
+def _copy_transposed(stream: IO[bytes], header: Header, num_bytes: int, copy: Scratch) -> None:
+    """Append the rows of a Fortran-order array; only some are in memory at a time."""
     if not num_bytes:
         return
     columns = Scratch()
@@ -256,49 +253,49 @@ def _turn(stream: IO[bytes], header: Header, num_bytes: int, copy: Scratch) -> N
     row_bytes = num_bytes // header.shape[0]
     with mmap.mmap(columns.fileno(), num_bytes, access=mmap.ACCESS_READ) as mapped:
         rows = np.frombuffer(mapped, header.dtype).reshape(header.shape, order="F")
-        step = max(1, _TURN_BYTES // row_bytes)
+        step = max(1, _TRANSPOSE_BYTES // row_bytes)
         for first in range(0, header.shape[0], step):
             copy.append(rows[first : first + step].tobytes())
-        del rows  # a file that somebody looks into can not be closed
+        del rows  # a map with views cannot be closed
     columns.close()
 
 
 def _read_header(stream: IO[bytes]) -> tuple[Header, int]:
-    """Read a header, and return how many bytes it takes too."""
+    """Return a header and its size."""
     version = np.lib.format.read_magic(stream)
-    if version == (3, 0):  # names of fields in UTF-8; numpy has no function for it
-        (size,) = struct.unpack("<I", _exactly(stream, 4))
-        fields = ast.literal_eval(_exactly(stream, size).decode("utf-8"))
+    if version == (3, 0):  # field names in UTF-8; numpy has no public function for it
+        (size,) = struct.unpack("<I", _read_exactly(stream, 4))
+        fields = ast.literal_eval(_read_exactly(stream, size).decode("utf-8"))
         dtype = np.lib.format.descr_to_dtype(fields["descr"])
         return Header(dtype, fields["shape"], fields["fortran_order"]), 12 + size
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # headers that Python 2 wrote
+        warnings.simplefilter("ignore")  # headers of Python 2
         counted = _Counted(stream)
         if version == (1, 0):
             shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(counted)
         elif version == (2, 0):
             shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(counted)
         else:
-            raise ValueError(f"version {version[0]}.{version[1]} of the format is not known")
+            raise ValueError(f"unknown format version {version[0]}.{version[1]}")
     return Header(dtype, shape, is_fortran), 8 + counted.num_bytes
 
 
 def _check_header(name: str, header: Header) -> None:
-    """Refuse what no array has; numpy's own function looks at most of it, but not in every version.
+    """Raise for an invalid header; numpy checks most of it, but not in every version.
 
     Raises:
-        ValueError: Says what it is.
+        ValueError: The shape, the order or the dtype is invalid.
     """
     shape = header.shape
     if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
         raise ValueError(f"{name!r} has the shape {shape!r:.80}")
     if type(header.is_fortran) is not bool:
         raise ValueError(f"{name!r} has the fortran_order {header.is_fortran!r:.80}")
-    np.empty((0, *shape[1:]), header.dtype)  # fails where there are too many or too large ones
+    np.empty((0, *shape[1:]), header.dtype)  # raises for too many or too large dimensions
 
 
 class _Counted:
-    """A stream that knows how much was read."""
+    """A stream that counts the bytes read."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -310,25 +307,22 @@ class _Counted:
         return data
 
 
-def _exactly(stream: IO[bytes], num_bytes: int) -> bytes:
+def _read_exactly(stream: IO[bytes], num_bytes: int) -> bytes:
     data = stream.read(num_bytes)
     if len(data) != num_bytes:
-        raise EOFError("it ends too early")
+        raise EOFError("the file ends too early")
     return data
 
 
-# ``--indices FILE``: a file of indices, ``.npy`` or text with one number a line.
-
-
 def read_indices(path: str, *, allow_duplicates: bool = False) -> ItemIndices:
-    """Return the indices that a file holds, also at a URL.
+    """Return the indices in a file, which is ``.npy``, or text with one number per line.
 
     Args:
-        path: The file.
-        allow_duplicates: Whether an item may stand there more than once.
+        path: The file, or its URL.
+        allow_duplicates: Whether indices may be repeated.
 
     Raises:
-        OptionError: It can not be read, or holds anything else.
+        OptionError: It cannot be read, or has other content.
     """
     try:
         data = inputs_for(path).read(path)[1]
@@ -346,10 +340,10 @@ def read_indices(path: str, *, allow_duplicates: bool = False) -> ItemIndices:
 def _array(data: bytes) -> np.ndarray:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # headers that Python 2 wrote
+            warnings.simplefilter("ignore")  # headers of Python 2
             array: np.ndarray = np.load(BytesIO(data), allow_pickle=False)
     except (*BROKEN, MemoryError) as error:
-        raise OptionError(f"--indices: is no array of integers: {error}") from None
+        raise OptionError(f"--indices: not an array of integers: {error}") from None
     return array
 
 
@@ -362,9 +356,9 @@ def _numbers(data: bytes) -> list[int]:
             if line and not line.isspace() and not _is_number(line):
                 text = line[:40].decode("utf-8", "replace")
                 raise OptionError(
-                    f"--indices: {text!r} is no number",
+                    f"--indices: {text!r} is not an integer",
                     line=number,
-                    hint="an .npy file, or text with one number a line",
+                    hint="give an .npy file, or text with one number per line",
                 ) from None
         raise
 
@@ -385,7 +379,7 @@ _BLOCK_BYTES: Final = 4 << 20
 
 
 class _Feature(NamedTuple):
-    """Where the values of a feature are: in an array, and there in a field of fields."""
+    """The position of a feature's values: an array, and a path of record fields in it."""
 
     array: int
     fields: tuple[str, ...]
@@ -396,16 +390,16 @@ class NumpyRows:
 
     Args:
         paths: One ``.npz`` file, or ``.npy`` files.
-        schema: Types that the user fixed, by feature: integers may become floats.
+        schema: Types fixed by the user, by feature: integers may become floats.
 
     Raises:
-        SourceError: A file is missing or damaged, or an array can not be features.
+        SourceError: A file is missing or damaged, or an array cannot be a feature.
     """
 
     kind = KIND
     random_access = True
-    travels = True
-    stable = True
+    sendable = True
+    resumable = True
     vocabularies: Mapping[str, list[str]] = {}
     label: str | None = None
 
@@ -414,7 +408,7 @@ class NumpyRows:
     ) -> None:
         self._open_files = OpenFiles()
         self._files: list[NumpyFile] = []
-        self._arrays: list[tuple[int, Rows]] = []  # its file, and where it is there
+        self._arrays: list[tuple[int, Rows]] = []  # each with the number of its file
         copy = Scratch()
         for path in paths:
             file = NumpyFile(path)
@@ -428,17 +422,17 @@ class NumpyRows:
         for number, array in self._arrays:
             if array.shape[0] != self.num_items:
                 raise SourceError(
-                    f"{array.name!r} has {array.shape[0]:,} rows, and {first.name!r} has "
+                    f"{array.name!r} has {array.shape[0]:,} rows, but {first.name!r} has "
                     f"{self.num_items:,}",
                     path=self._files[number].path,
-                    hint="every array is a feature, with a row for each item",
+                    hint="save arrays of equal length, with a row for each item",
                 )
         row_bytes = sum(array.row_bytes for _, array in self._arrays)
         if not row_bytes and self.num_items > sum(file.size_bytes for file in self._files):
             raise SourceError(
-                f"there are {self.num_items:,} rows without a value",
+                f"there are {self.num_items:,} rows without values",
                 path=paths[0],
-                hint="a row of an array has a value at least: the shape in the file is wrong",
+                hint="the shape in the file is wrong; write it again",
             )
         self._features: dict[str, _Feature] = {}
         self.plan: Mapping[str, FeatureType] = self._planned(dict(schema or {}), len(paths) > 1)
@@ -455,18 +449,18 @@ class NumpyRows:
                 raise SourceError(
                     f"{array.name!r} has records without fields",
                     path=path,
-                    hint="save it with a field at least, or leave it out",
+                    hint="save it with at least one field, or remove it",
                 )
             for fields, dtype, shape in leaves:
                 name = "/".join(fields if fields and is_alone else (array.name, *fields))
                 if name in plan:
-                    raise SourceError(f"two arrays are called {name!r}", path=path)
+                    raise SourceError(f"two arrays are named {name!r}", path=path)
                 found = _type_of(name, dtype, shape, path)
-                plan[name] = _bound(name, found, fixed.pop(name, None), path)
+                plan[name] = _with_fixed(name, found, fixed.pop(name, None), path)
                 self._features[name] = _Feature(index, fields)
         if fixed:
             raise SourceError(
-                f"the schema names {min(fixed)!r}, and there is no such array",
+                f"the schema has an array {min(fixed)!r}, which does not exist",
                 path=self._files[0].path,
                 hint=f"the arrays are {', '.join(plan)}",
             )
@@ -477,7 +471,7 @@ class NumpyRows:
         if not names:
             return []
         return [
-            f"copied into a temporary file, as they are compressed or in Fortran's order: "
+            f"compressed or Fortran-order arrays were copied into a temporary file: "
             f"{', '.join(names[:5])}{', ...' * (len(names) > 5)}"
         ]
 
@@ -495,11 +489,11 @@ class NumpyRows:
         return f"row {item}"
 
     def load(self, item: int) -> dict[str, Any]:
-        """Return one row: int, float, str, bytes and arrays."""
-        return {name: own_value(c.values[0]) for name, c in self.load_columns([item]).items()}
+        """Return one row as int, float, str, bytes and arrays."""
+        return {name: python_value(c.values[0]) for name, c in self.load_columns([item]).items()}
 
     def load_columns(self, items: Sequence[int]) -> dict[str, Column]:
-        """Return rows in columns; rows that are near each other are read in one piece."""
+        """Return rows as columns; rows that are close to each other are read together."""
         found: list[NDArray[Any]] = []
         for number, array in self._arrays:
             self._open_files.open(self._files[number])
@@ -522,7 +516,7 @@ class NumpyRows:
             texts: list[Any] = values.tolist()
         except (SystemError, ValueError) as error:
             raise SourceError(
-                "what should be text has numbers that are no characters",
+                "text has code points that are not characters",
                 path=self._files[self._arrays[index][0]].path,
                 feature=name,
                 hint="write the file again",
@@ -530,11 +524,11 @@ class NumpyRows:
         return texts
 
     def digest(self) -> dict[str, Any]:
-        """Return the names of the arrays, and sizes and checksums of the files' ends."""
+        """Return the names of the arrays, and the sizes and checksums of the files."""
         return {"arrays": self._names(), "files": [[f.size_bytes, _crc(f)] for f in self._files]}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same with the times of the files."""
+        """Return the digest with the modification times of the files."""
         files = [[f.size_bytes, _crc(f), f.mtime_ns] for f in self._files]
         return {"arrays": self._names(), "files": files}
 
@@ -549,7 +543,7 @@ def _crc(file: NumpyFile) -> str:
 def _leaves(
     dtype: np.dtype[Any], shape: tuple[int, ...], fields: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], np.dtype[Any], tuple[int, ...]]]:
-    """Yield the plain arrays that records consist of: the way there, the dtype, a row's shape."""
+    """Yield the fields of records, at any depth, as (path of names, dtype, shape of a row)."""
     if dtype.subdtype is not None:
         base, inner = dtype.subdtype
         yield from _leaves(base, (*shape, *inner), fields)
@@ -574,21 +568,22 @@ def _type_of(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], path: str)
         "f": "save .astype('float64')",
     }
     raise SourceError(
-        f"an array of {dtype}{list(shape) if dtype.kind in 'SU' else ''} has no place in a feature",
+        f"an array of {dtype}{list(shape) if dtype.kind in 'SU' else ''} can not be stored in a "
+        "feature (int64, float32 or bytes)",
         path=path,
         feature=name,
         hint=hints.get(dtype.kind, "save it as numbers or text"),
     )
 
 
-def _bound(name: str, found: FeatureType, fixed: FeatureType | None, path: str) -> FeatureType:
+def _with_fixed(name: str, found: FeatureType, fixed: FeatureType | None, path: str) -> FeatureType:
     if fixed is None or (fixed.kind in (None, found.kind) and fixed.encoding == found.encoding):
         return found
     if (found.kind, fixed.kind) == ("int64", "float"):
         return replace(found, kind=fixed.kind, dtype=fixed.dtype)
     raise SourceError(
-        f"the schema says {fixed.dtype}, and the array is {found.dtype}",
+        f"the schema has {fixed.dtype}, but the array is {found.dtype}",
         path=path,
         feature=name,
-        hint="save the array as what it is to be",
+        hint="save the array with this dtype",
     )

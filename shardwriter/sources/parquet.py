@@ -1,9 +1,9 @@
 """``parquet``: tables in Parquet, Arrow and Feather files; a row is an item.
 
-Types come from the schema, and so are known before the first row is read. A row group is decoded as
-a whole, and the last ones are kept: a process needs the memory of one, or 128 MiB where they are
-small. Several files of the same columns are one table. Out of their order, the rows of a larger
-table cost a row group again and again: for a shuffled write small row groups are best.
+Types come from the schema, so they are known before the first row is read. A row group is decoded
+as a whole, and the last ones are cached: a process needs memory for one, or for 128 MiB of small
+ones. Several files with the same columns are one table. In shuffled order, each row of a large
+table may decode a row group again, so use small row groups for that.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from shardwriter.schema import FeatureType
 from shardwriter.sources.arrow import (
     ArrowFile,
     ArrowRows,
-    Piece,
     ReadFile,
+    RowGroup,
     known_columns,
     require_pyarrow,
 )
@@ -37,9 +37,9 @@ class ParquetTable(ArrowRows):
 
     Args:
         paths: The files, in order.
-        schema: Types that the user fixed, by column.
-        read_file: Reads the files whose names stand in place of their bytes; None: an error.
-        table: Which columns are read.
+        schema: Types fixed by the user, by column.
+        read_file: Reads a file that the table only has the name of; None to raise for it.
+        table: Which columns to read.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -58,9 +58,9 @@ class ParquetTable(ArrowRows):
         require_pyarrow(paths[0])
         self._open_files = OpenFiles()
         self._files: list[ArrowFile] = []
-        self._first_rows: list[int] = []  # of each file
-        self._pieces: list[tuple[int, int]] = []  # its file, and its number there
-        pieces: list[Piece] = []
+        self._first_rows: list[int] = []  # the first row of each file
+        self._numbers: list[tuple[int, int]] = []  # of a row group: its file, and its number there
+        row_groups: list[RowGroup] = []
         num_rows = 0
         for path in paths:
             file = ArrowFile(path)
@@ -68,24 +68,30 @@ class ParquetTable(ArrowRows):
             file.scan()
             self._check_columns(file)
             self._first_rows.append(num_rows)
-            self._pieces += [(len(self._files), number) for number in range(len(file.pieces))]
-            pieces += file.pieces
-            num_rows += sum(piece.num_rows for piece in file.pieces)
+            self._numbers += [(len(self._files), number) for number in range(len(file.row_groups))]
+            row_groups += file.row_groups
+            num_rows += sum(group.num_rows for group in file.row_groups)
             self._files.append(file)
         self.notes: Sequence[str] = _hive_notes(paths)
         first = self._files[0].schema
         super().__init__(
-            first, pieces, known_columns(first.metadata), schema or {}, paths[0], read_file, table
+            first,
+            row_groups,
+            known_columns(first.metadata),
+            schema or {},
+            paths[0],
+            read_file,
+            table,
         )
-        # Where all of it can not be kept, a worker that goes through the table for each of its
-        # shards would decode it that often. Items that are dealt pass all shards in one go.
-        self.travels = self.is_kept
+        # If the table does not fit into the cache, a worker that reads it for each of its shards
+        # would decode it as often. Items that are sent to workers are read in one pass.
+        self.sendable = self.fits_cache
 
     def _check_columns(self, file: ArrowFile) -> None:
         names = file.schema.names
-        twice = next((name for name, count in Counter(names).items() if count > 1), None)
-        if twice is not None or not names:
-            what = "there are no columns" if twice is None else f"two columns are called {twice!r}"
+        repeated = next((name for name, count in Counter(names).items() if count > 1), None)
+        if repeated is not None or not names:
+            what = f"two columns are named {repeated!r}" if names else "there are no columns"
             raise SourceError(what, path=file.path)
         mine, first = map(_columns, (file.schema, (self._files or [file])[0].schema))
         if mine != first:
@@ -94,37 +100,37 @@ class ParquetTable(ArrowRows):
                 c for c in first if c not in sets[0]
             ]
             raise SourceError(
-                f"its columns are not those of {self._files[0].path}: "
+                f"the columns differ from those of {self._files[0].path}: "
                 f"{differs[0] if differs else 'their order'} differs",
                 path=file.path,
-                hint="make them alike, or write a dataset of each",
+                hint="make the columns equal, or write a dataset of each file",
             )
 
-    def _piece(self, number: int, columns: list[str] | None = None) -> Any:
-        in_files, in_file = self._pieces[number]
+    def _read_group(self, number: int, columns: list[str] | None = None) -> Any:
+        in_files, in_file = self._numbers[number]
         file = self._files[in_files]
         self._open_files.open(file)
         names = self._schema.names if len(self._schema) < len(file.schema) else None
-        table = file.piece(in_file, columns or names)
+        table = file.read_group(in_file, columns or names)
         if columns is None and not table.schema.equals(self._schema):
-            table = table.cast(self._schema)  # lists of other writers, by their names
+            table = table.cast(self._schema)  # writers name the fields of lists differently
         return table
 
     def key(self, item: int) -> str:
-        """Return ``row 7``, and the file where there are several."""
+        """Return ``row 7``, with the file if there are several."""
         return row_key(item, self._first_rows, lambda number: self._files[number].path)
 
     def digest(self) -> dict[str, Any]:
-        """Return the files' sizes and the checksums of their ends, where the footers are."""
+        """Return the sizes of the files, and the checksums of their ends, with the footers."""
         return {"files": [[f.size_bytes, f"{f.crc32c:08x}"] for f in self._files]}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same with the times of the files."""
+        """Return the digest with the modification times of the files."""
         return {"files": [[f.size_bytes, f"{f.crc32c:08x}", f.mtime_ns] for f in self._files]}
 
 
 def _columns(schema: Any) -> list[str]:
-    """Return names and types, without what writers only call otherwise, or promise."""
+    """Return names and types, without differences of writers that do not affect values."""
     columns = [f"{field.name}: {field.type}" for field in schema]
     return [re.sub(r"\b(element|array|item): |, indices=\w+| not null", "", c) for c in columns]
 
@@ -134,4 +140,4 @@ def _hive_notes(paths: Sequence[str]) -> list[str]:
     found = next(filter(_HIVE_FOLDER.fullmatch, folders), None)
     if found is None:
         return []
-    return [f"folders are called as {found!r}: such keys are no features here"]
+    return [f"folders have names such as {found!r}; these keys are not read as features"]

@@ -1,8 +1,8 @@
-"""Input that is read by position: files, and copies of what can not be read so.
+"""Input files that are read by position, and their offsets.
 
-A pipe, a compressed file and text in another encoding than UTF-8 are copied into a temporary file
-first, as plain UTF-8. What stands where is found in
-one pass and kept in a temporary file too, so that it takes no memory.
+A pipe, a compressed file and text in other encodings than UTF-8 are first copied into a temporary
+file, as UTF-8. The offsets of lines or records are found in one pass and go to a temporary file,
+too, so they use no memory.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from shardwriter.storage import (
 )
 
 MAX_OPEN_FILES: Final = 32
-_NEAR: Final = 1 << 16  # entries that are read at once though few of them are wanted
+_NEAR: Final = 1 << 16  # entries that are read at once though few of them are needed
 BOM: Final = b"\xef\xbb\xbf"
 
 
 class OffsetTable(Scratch):
-    """Offsets in a temporary file: 8 bytes a row, none of it in memory."""
+    """Offsets in a temporary file, 8 bytes each."""
 
     _mapped: NDArray[np.int64] | None = None
 
@@ -49,7 +49,7 @@ class OffsetTable(Scratch):
         self.append(offsets.tobytes())
 
     def span(self, first: int, stop: int) -> tuple[int, int]:
-        """Return the entries ``first`` and ``stop``."""
+        """Return the entries at ``first`` and ``stop``."""
         if stop == first + 1:
             data = self.read(8 * first, 16)
         else:
@@ -57,15 +57,15 @@ class OffsetTable(Scratch):
         return int.from_bytes(data[:8], sys.byteorder), int.from_bytes(data[8:], sys.byteorder)
 
     def entries(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Return int64[stop - first]: the entries ``first`` to ``stop`` - 1."""
+        """Return int64[stop - first]: the entries from ``first`` to ``stop`` - 1."""
         return np.frombuffer(self.read(8 * first, 8 * (stop - first)), np.int64)
 
     def at(self, entries: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return int64[k]: any entries; of the whole file only what is asked for is read."""
+        """Return int64[k]: the entries at any positions; only these are read."""
         if not len(entries):
-            return np.zeros(0, np.int64)  # of a file without a byte too, which can not be mapped
+            return np.zeros(0, np.int64)  # an empty file cannot be mapped
         if self._mapped is None or self._mapped.nbytes != self.num_bytes:
-            # A file of our own that nobody else can cut short, so that it may be mapped.
+            # No other process can truncate this file, so it is safe to map.
             shared = mmap.mmap(self.fileno(), self.num_bytes, prot=mmap.PROT_READ)
             self._mapped = np.frombuffer(shared, np.int64)
         found: NDArray[np.int64] = self._mapped[entries]
@@ -76,12 +76,12 @@ class OffsetTable(Scratch):
 
 
 class Spool(Scratch):
-    """What was unpacked or came through a pipe: all in one temporary file, one after the other."""
+    """Decompressed or piped input: all in one temporary file, one input after the other."""
 
     _reader: IO[bytes] | None = None
 
     def reader(self, begin: int) -> IO[bytes]:
-        """Return the file for reading it through from ``begin`` on; it is closed with this one."""
+        """Return the file at position ``begin`` for reading; closing the spool closes it."""
         if self._reader is None:
             self._reader = os.fdopen(os.dup(self.fileno()), "rb")
             weakref.finalize(self, self._reader.close)
@@ -98,7 +98,7 @@ class Spool(Scratch):
         return {**self.__dict__, "_reader": None}
 
     def copy(self, read: Callable[[int], bytes]) -> int:
-        """Append everything that can be read, and return where it begins."""
+        """Append all of an input, and return where it begins."""
         begin = self.num_bytes
         while data := read(1 << 20):
             self.append(data)
@@ -106,16 +106,16 @@ class Spool(Scratch):
 
 
 class InputFile:
-    """One file, read by position: as it is, or as it was copied into the spool.
+    """A file that is read by position: directly, or from its copy in the spool.
 
     Args:
         path: The file; ``-`` for standard input.
-        spool: Where a pipe, a gzip file and text that is not UTF-8 are copied to; None: the file is
-            read as it is.
-        encoding: Of the text; None for UTF-8, which is not looked into here.
+        spool: Receives pipes, gzip files and text that is not UTF-8; None to read the file as it
+            is.
+        encoding: The encoding of the text; None for UTF-8, which is not checked here.
 
     Raises:
-        SourceError: It can not be read or unpacked.
+        SourceError: It cannot be read or decompressed.
     """
 
     _file: OpenInput | None = None
@@ -126,7 +126,7 @@ class InputFile:
         self._absolute = absolute(path)  # a map may change the current folder
         self.mtime_ns = 0
         self._inputs = inputs_for(path)
-        self._spool: Spool | None = None  # where there is a copy that is read instead
+        self._spool: Spool | None = None  # set if a copy is read
         self._begin = 0
         self._state: tuple[int, ...] | None = None
         try:
@@ -140,11 +140,11 @@ class InputFile:
             found = self._inputs.stat(path)
             self.mtime_ns = found.st_mtime_ns
             if spool is None and not stat.S_ISREG(found.st_mode):
-                # Opening a pipe waits until somebody writes to it.
-                raise SourceError("this is no file that can be read by position", path=path)
+                # Opening a pipe blocks until it has a writer.
+                raise SourceError("this is not a regular file", path=path)
             if spool is not None:
                 with ExitStack() as opened, open_stream(path) as stream:
-                    # No text is a zlib stream, and text such as "x^2" begins like one.
+                    # Text is never a zlib stream, but text such as "x^2" begins like one.
                     if stream.compression == "gzip" or encoding is not None:
                         copied = stream.read
                         if stream.compression != "gzip":
@@ -152,17 +152,17 @@ class InputFile:
                             copied = plain.read
                         self._begin, self._spool = spool.copy(_as_utf8(copied, encoding)), spool
         except CorruptFile as error:
-            raise SourceError(f"can not be unpacked: {error.message}", path=path) from None
+            raise SourceError(f"can not be decompressed: {error.message}", path=path) from None
         except OSError as error:
             raise _unreadable(path, error) from error
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be read."""
+        """Whether the file is open."""
         return self._file is not None or self._spool is not None
 
     def open(self) -> None:
-        """Open the file; it has to be as it was the first time."""
+        """Open the file; raise if it has changed since it was first opened."""
         try:
             self._file = self._inputs.open(self._absolute)
             state = self._stat()
@@ -192,7 +192,7 @@ class InputFile:
         return found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev
 
     def check_unchanged(self) -> None:
-        """Hold the open file against what it was when it was opened first.
+        """Compare the file with its state when it was first opened.
 
         Raises:
             SourceError: It has changed.
@@ -201,7 +201,7 @@ class InputFile:
             raise file_changed(self.path)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}  # another process opens its own
+        return {**self.__dict__, "_file": None}  # another process opens its own file
 
     def start(self) -> IO[bytes]:
         """Return the open file, at its beginning."""
@@ -212,10 +212,10 @@ class InputFile:
         return self._file
 
     def read(self, begin: int, end: int) -> bytes:
-        """Return the bytes [begin, end), fewer at the end of the file.
+        """Return the bytes [begin, end); fewer at the end of the file.
 
         Raises:
-            SourceError: They can not be read, or the file has changed.
+            SourceError: They cannot be read, or the file has changed.
         """
         try:
             if self._spool is not None:
@@ -226,7 +226,7 @@ class InputFile:
         return self.read_at(begin, end)
 
     def read_at(self, begin: int, end: int) -> bytes:
-        """Do what :meth:`read` does, for somebody who asks later whether the file has changed."""
+        """Do the same as :meth:`read`, without checking whether the file has changed."""
         try:
             assert self._file is not None
             return self._file.read_at(begin, end - begin)
@@ -235,14 +235,14 @@ class InputFile:
 
 
 class OpenFiles(list[InputFile]):
-    """The files that are open, opened longest ago first; no more than ``limit``."""
+    """The open input files, oldest first; at most ``limit``."""
 
     def __init__(self, limit: int = MAX_OPEN_FILES) -> None:
         super().__init__()
         self._limit = limit
 
     def open(self, file: InputFile) -> None:
-        """Open a file, and close the one that was opened longest ago where there are many."""
+        """Open a file; close the oldest one if the limit is reached."""
         if file.is_open:
             return
         if len(self) >= self._limit:
@@ -262,7 +262,7 @@ class OpenFiles(list[InputFile]):
 
 
 def whole_lines(file: IO[bytes], block_bytes: int) -> Iterator[bytes]:
-    """Yield a file from where it stands, in blocks that end where a line does."""
+    """Yield the rest of a file in blocks that end with a line."""
     while data := file.read(block_bytes):
         if not data.endswith(b"\n"):
             data += file.readline()
@@ -270,21 +270,21 @@ def whole_lines(file: IO[bytes], block_bytes: int) -> Iterator[bytes]:
 
 
 def file_changed(path: str) -> SourceChanged:
-    """Return the error for a file that is not what it was when it was read first."""
+    """Return the error for a file that has changed since it was first read."""
     return SourceChanged(
         "the file has changed since it was read first",
         path=path,
-        hint="write the dataset again when nothing writes to the source",
+        hint="write the dataset again while nothing changes the source",
     )
 
 
 def row_key(row: int, first_rows: Sequence[int], path_of: Callable[[int], str]) -> str:
-    """Return ``row 7``, and the file where there are several.
+    """Return ``row 7``, with the file if there are several.
 
     Args:
-        row: Its number in all files together.
+        row: The row number over all files.
         first_rows: The number of each file's first row.
-        path_of: Gives the path of a file by its number.
+        path_of: Returns the path of a file by number.
     """
     if len(first_rows) == 1:
         return f"row {row}"
@@ -293,14 +293,14 @@ def row_key(row: int, first_rows: Sequence[int], path_of: Callable[[int], str]) 
 
 
 _UNDECODED: Final = 0xFF
-"""What stands in a copy for a byte that is not of the file's encoding; no UTF-8 has such a byte."""
+"""Marks a byte of a copy that is not in the file's encoding; UTF-8 has no such byte."""
 
 SURROGATES: Final = re.compile("[\udc80-\udcff]")
-"""What ``surrogateescape`` makes of bytes that are not UTF-8."""
+"""The characters that ``surrogateescape`` uses for bytes that are not UTF-8."""
 
 
 def _mark_undecoded(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Go on behind a byte that can not be decoded, which whoever reads the copy then finds."""
+    """Replace a byte that cannot be decoded by a mark, which the reader of the copy finds."""
     assert isinstance(error, UnicodeDecodeError)
     return chr(0xDC00 + _UNDECODED), error.end
 
@@ -309,37 +309,37 @@ codecs.register_error("shardwriter.mark-undecoded", _mark_undecoded)
 
 
 def _as_utf8(read: Callable[[int], bytes], encoding: str | None) -> Callable[[int], bytes]:
-    """Return a function that reads text in some encoding as UTF-8; it gives b"" at the end only."""
+    """Return a function that reads text of an encoding as UTF-8; it returns b"" only at the end."""
     if encoding is None:
         return read
     decoder = codecs.getincrementaldecoder(encoding)("shardwriter.mark-undecoded")
 
-    def recoded(size: int) -> bytes:
+    def recode(size: int) -> bytes:
         while True:
             data = read(size)
             text = decoder.decode(data, not data)
             if text or not data:
                 return text.encode("utf-8", "surrogateescape")
 
-    return recoded
+    return recode
 
 
 def not_utf8(byte: int, file: InputFile, line: int) -> SourceError:
-    """Return the error for text that is not in the encoding that it should be in."""
+    """Return the error for text that is not in its encoding."""
     if file.encoding is not None:
         return SourceError(
             f"a byte of this line is not {file.encoding}",
             path=file.path,
             line=line,
-            hint="give the encoding that the file is in: --encoding cp1252, say",
+            hint="give the encoding of the file, such as --encoding cp1252",
         )
-    is_utf16 = line == 1 and byte in (0xFE, 0xFF)  # its mark, which stands in front
+    is_utf16 = line == 1 and byte in (0xFE, 0xFF)  # its byte order mark
     name = "utf-16" if is_utf16 else "latin-1"
     return SourceError(
         f"byte {byte:#04x} is not UTF-8",
         path=file.path,
         line=line,
-        hint=f"give the encoding that the file is in: --encoding {name}, say",
+        hint=f"give the encoding of the file, such as --encoding {name}",
     )
 
 

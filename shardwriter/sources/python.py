@@ -1,16 +1,15 @@
-"""``python``: what Python can iterate over, or index.
+"""``python``: objects that Python can iterate over or index.
 
-A sequence (``__len__`` and ``__getitem__``: a list, a PyTorch dataset) gives any item cheaply. Any
-other iterable is read in order; a function without arguments is called for a fresh iterable each
-time one is needed. An iterator can be read once: a second reading is an error and never an empty
-dataset. A set is refused: its order is another one in every process.
+A sequence (``__len__`` and ``__getitem__``: a list, a PyTorch dataset) has random access. Any other
+iterable is read in order; a function without arguments is called for a new iterable whenever one is
+needed. An iterator can be read once: reading it again is an error, not an empty dataset. Sets are
+refused, because their order differs between processes.
 
-What other libraries have for streams is read in their way: a ``DataLoader``, an
-``IterableDataset`` of ``datasets``, queues (:mod:`shardwriter.sources.python`).
+``DataLoader``, ``IterableDataset`` of ``datasets``, and queues have readers of their own.
 
 An item is a mapping from feature names to values; a named tuple or a dataclass; a
-``SequenceExample``; ``bytes``, which are a finished record; a tuple, where the options name its
-parts; or anything at all, when a map turns it into one of these.
+``SequenceExample``; ``bytes``, a complete record; a tuple, with names given in the options; or any
+object that a map turns into one of these.
 """
 
 from __future__ import annotations
@@ -37,28 +36,28 @@ from shardwriter.sources import huggingface
 from shardwriter.sources.callables import describe_callable, describe_module
 from shardwriter.sources.queue import ItemQueue, QueueItems, is_queue
 
-# The records of a PyTorch ``DataLoader``: its batches, taken apart.
-#
-# The loader loads, with its own worker processes and in its own order. What its own collating has
-# put together is taken apart in the same way, at any depth. A batch that a user's ``collate_fn``
-# has made is a mapping or a tuple of columns, or a list of items.
+# -- DataLoader ------------------------------------------------------------------------------------
 
 
 def is_loader(data: Any) -> bool:
-    """Tell whether an object is a ``DataLoader``; where torch is not imported nothing is one."""
+    """Return whether an object is a ``DataLoader``; False if torch is not imported."""
     kind = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
     return isinstance(kind, type) and isinstance(data, kind)
 
 
 class LoaderItems:
-    """The items of a loader; each reading is one epoch.
+    """The items of a ``DataLoader``: its batches, split into items. Each iteration is one epoch.
+
+    The loader loads with its own workers, in its own order. Batches of ``default_collate`` are
+    split at any depth. A batch of a custom ``collate_fn`` is a mapping or a tuple of columns, or a
+    list of items.
 
     Args:
         loader: A ``torch.utils.data.DataLoader``.
 
     Attributes:
-        stable: Whether another epoch gives the same items in the same order.
-        notes: What a person should know of it.
+        resumable: Whether another epoch gives the same items in the same order.
+        notes: Remarks for the user.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -67,13 +66,13 @@ class LoaderItems:
         self._loader = loader
         self._is_batched = loader.batch_sampler is not None
         self._is_collated = loader.collate_fn is default_collate
-        chosen = _chosen_by(loader)
-        self.stable = chosen is None
+        order = _random_order(loader)
+        self.resumable = order is None
         self.notes: Sequence[str] = []
-        if chosen is not None:
+        if order is not None:
             self.notes = [
-                f"the loader's order is that of {chosen}, and another one each time: should this "
-                "run be stopped, it can not be resumed (shuffle=False, and shuffle_seed here, can)"
+                f"the loader's order is that of {order} and changes each time, so an interrupted "
+                "write can not be resumed (with shuffle=False, and shuffle_seed here, it can)"
             ]
 
     def __iter__(self) -> Iterator[Any]:
@@ -81,22 +80,22 @@ class LoaderItems:
         try:
             for number, batch in enumerate(batches):
                 if self._is_batched:
-                    yield from self._items_of(batch, number)
+                    yield from self._split_batch(batch, number)
                 else:
                     yield batch
         finally:
-            # Whoever holds an error of a worker holds the workers too, if they are not ended here.
+            # A caller that stores an exception of a worker would also keep the workers running.
             end: Callable[[], None] | None = getattr(batches, "_shutdown_workers", None)
             if end is not None and not self._loader.persistent_workers:
                 end()
 
-    def _items_of(self, batch: Any, number: int) -> Iterator[Any]:
+    def _split_batch(self, batch: Any, number: int) -> Iterator[Any]:
         if self._is_collated:
-            yield from (_picked(batch, row) for row in range(_collated_length(batch, number)))
+            yield from (_take_row(batch, row) for row in range(_collated_length(batch, number)))
         elif isinstance(batch, list):
             if not all(map(_is_item, batch)):
                 raise SourceError(
-                    f"batch {number} is a list of {_kinds(batch)}, and that tells no items",
+                    f"batch {number} is a list of {_kinds(batch)}, which are not items",
                     hint="have collate_fn return a dict or a tuple of columns, or a list of items "
                     "(dicts, tuples, bytes)",
                 )
@@ -112,12 +111,12 @@ class LoaderItems:
             yield from (batch[row] for row in range(_length([batch], number)))
 
 
-def _chosen_by(loader: Any) -> str | None:
-    """Return the name of what decides the order; None where it is that of the dataset."""
+def _random_order(loader: Any) -> str | None:
+    """Return the name of what determines a random order; None if it is the dataset's order."""
     from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
     if not getattr(loader, "in_order", True):
-        return "whichever worker is first (in_order=False)"
+        return "the fastest worker (in_order=False)"
     if isinstance(loader.dataset, IterableDataset):
         return None
     batches = loader.batch_sampler
@@ -127,22 +126,19 @@ def _chosen_by(loader: Any) -> str | None:
     return None if type(sampler) is SequentialSampler else type(sampler).__name__
 
 
-# -- batches ---------------------------------------------------------------------------------------
-
-
-def _picked(column: Any, row: int) -> Any:
-    """Return what torch's own collating was given at one place of a batch."""
+def _take_row(column: Any, row: int) -> Any:
+    """Return one item of a collated batch, in the structure it had before collating."""
     if isinstance(column, Mapping):
-        return {name: _picked(inner, row) for name, inner in column.items()}
+        return {name: _take_row(inner, row) for name, inner in column.items()}
     if isinstance(column, (list, tuple)) and not _is_leaf(column):
-        parts = (_picked(inner, row) for inner in column)
+        parts = (_take_row(inner, row) for inner in column)
         make = getattr(column, "_make", None)
         return tuple(parts) if make is None else make(parts)
     return column[row]
 
 
 def _is_leaf(column: Sequence[Any]) -> bool:
-    """Tell texts, which collating leaves in a list, from parts that are each a column."""
+    """Return whether a list is a column of texts, not a tuple of columns."""
     return bool(column) and all(isinstance(value, (str, bytes)) for value in column)
 
 
@@ -162,23 +158,23 @@ def _columns(batch: Any) -> Iterator[Any]:
 
 
 def _length(columns: Sequence[Any], number: int) -> int:
-    """Return how many items a batch has.
+    """Return the number of items of a batch.
 
     Raises:
-        SourceError: Its columns do not agree, or have no length.
+        SourceError: Its columns have several lengths, or none.
     """
     try:
         lengths = {len(column) for column in columns}
     except TypeError as error:
         raise SourceError(
-            f"batch {number} can not be taken apart: {error}",
-            hint="each part of a batch has a first axis, or is a list, with an entry for each item",
+            f"batch {number} can not be split into items: {error}",
+            hint="each part of a batch needs a first axis, or a list, with an entry for each item",
         ) from None
     if len(lengths) != 1:
         found = ", ".join(map(str, sorted(lengths))) or "no"
         raise SourceError(
-            f"batch {number} can not be taken apart: its parts have {found} entries",
-            hint="have collate_fn return columns of one length",
+            f"batch {number} can not be split into items: its parts have {found} entries",
+            hint="have collate_fn return columns of equal length",
         )
     return lengths.pop()
 
@@ -192,14 +188,14 @@ def _kinds(values: Sequence[Any]) -> str:
     return ", ".join(sorted({type(value).__name__ for value in values}))
 
 
-# Objects of other libraries that give items in a way of their own.
+# -- the source ------------------------------------------------------------------------------------
 
 
-def adapted(data: Any) -> Any:
-    """Return what gives an object's items: most objects do that themselves.
+def adapt(data: Any) -> Any:
+    """Return an iterable of an object's items: a reader for some libraries, or the object itself.
 
     Raises:
-        SourceError: It is several datasets.
+        SourceError: The object is several datasets.
     """
     huggingface.check_no_splits(data)
     if huggingface.is_stream(data):
@@ -216,8 +212,8 @@ KIND = "python"
 _IN_MEMORY: Final = (list, tuple, np.ndarray)
 
 
-class _NotLoaded:
-    """Stands for an item that could not be loaded where the data is."""
+class _LoadError:
+    """An item that could not be loaded in the process that has the data."""
 
     def __init__(self, error: DataError) -> None:
         self.error = error
@@ -228,10 +224,10 @@ class PythonSource:
 
     Args:
         data: A sequence, an iterable, or a function without arguments that returns one.
-        name: ``module:callable`` where that is how it was found.
+        name: ``module:callable``, if the object was given that way.
 
     Attributes:
-        given: The object itself, or what the function returned.
+        given: The object, or what the function returned.
     """
 
     kind = KIND
@@ -250,21 +246,21 @@ class PythonSource:
             self._make = data
             data = self._call()
         self.given = data
-        data = adapted(data)
+        data = adapt(data)
         if isinstance(data, (str, bytes, Mapping)) or not (
             _is_sequence(data) or isinstance(data, Iterable)
         ):
             raise SourceError(
-                f"the source is of type {type(data).__name__}, which is no series of items",
+                f"SOURCE is a {type(data).__name__}; expected a path, an iterable or a dataset",
                 hint="give a path, an iterable, or an object with __len__ and __getitem__",
                 item=name,
             )
         if isinstance(data, Generator) and inspect.getgeneratorstate(data) == "GEN_CLOSED":
-            raise _spent(name)
+            raise _exhausted(name)
         if isinstance(data, ItemQueue) and data.is_stopped:
             raise SourceError(
-                "a write that was given this queue has ended, so nobody takes items out of it",
-                hint="make a new ItemQueue for each write",
+                "the write that was reading this ItemQueue has ended",
+                hint="use a new ItemQueue for each write",
                 item=name,
             )
         if isinstance(data, (set, frozenset)):
@@ -272,44 +268,43 @@ class PythonSource:
                 f"a {type(data).__name__} has no order", hint="give sorted(...) of it", item=name
             )
         self._data = data
-        self._spent = False
-        self._goes_whole = False
+        self._is_spent = False
+        self._includes_data = False
         self._skip_errors = False
         self.random_access = _is_sequence(data)
-        # Where the data does not travel, an item is what stands there, and not just its index.
-        self.travels = self.random_access and type(data) not in _IN_MEMORY
+        # Without random access in another process, items are the values, not their indices.
+        self.sendable = self.random_access and type(data) not in _IN_MEMORY
         self.num_items: int | None = self._count() if self.random_access else None
-        self.stable = self.random_access or self._make is not None or not _is_iterator(data)
+        self.resumable = self.random_access or self._make is not None or not _is_iterator(data)
         if isinstance(data, LoaderItems):
-            self.stable, self.notes = data.stable, data.notes
+            self.resumable, self.notes = data.resumable, data.notes
 
-    def hold(self, *, skip_errors: bool) -> None:
-        """Load items here: what is sent to another process is what they hold."""
-        self.travels = False
+    def preload(self, *, skip_errors: bool) -> None:
+        """Load items in this process, and send their contents to other processes."""
+        self.sendable = False
         self._skip_errors = skip_errors
 
-    def go_whole(self) -> None:
-        """Have the data, or the function that makes it, go along where this object is sent."""
-        self._goes_whole = True
-        self.travels = self.random_access
+    def include_data(self) -> None:
+        """Pickle the data, or the function that makes it, with this object."""
+        self._includes_data = True
+        self.sendable = self.random_access
 
     def while_waiting(self, meanwhile: Callable[[], None]) -> None:
-        """Have a function called now and then while a queue has no item."""
+        """Set a function to call several times a second while a queue is empty."""
         self._meanwhile = meanwhile
 
     def close(self) -> None:
-        """Take no items any more: what gives them ends what it has started for that."""
+        """Stop taking items; the iterable is closed, and a queue is stopped."""
         if self._reading is not None:
             self._reading.close()
         if isinstance(self._data, ItemQueue):
             self._data.stop()
 
     def __getstate__(self) -> dict[str, Any]:
-        here = {"given": None, "_meanwhile": None, "_reading": None}
-        state = {**self.__dict__, **here}
-        if self._goes_whole and self._make is not None and not self.random_access:
-            return {**state, "_data": None, "_spent": True}
-        if self.travels or self._goes_whole:
+        state = {**self.__dict__, "given": None, "_meanwhile": None, "_reading": None}
+        if self._includes_data and self._make is not None and not self.random_access:
+            return {**state, "_data": None, "_is_spent": True}
+        if self.sendable or self._includes_data:
             return {**state, "_make": None}
         return {**state, "_make": None, "_data": None}
 
@@ -320,7 +315,7 @@ class PythonSource:
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is None:
                 raise SourceError(
-                    f"it can not be called without arguments: {error}", item=self._name
+                    f"the source can not be called without arguments: {error}", item=self._name
                 ) from None
             raise _raised(error) from error
         except ShardwriterError:
@@ -335,82 +330,82 @@ class PythonSource:
             raise _raised(error) from error
 
     def items(self) -> Iterator[Any]:
-        """Yield every item; of a sequence that travels, the indices.
+        """Yield every item; of a sequence that can be sent, the indices.
 
         Raises:
-            SourceError: An iterator that was read once is read again.
+            SourceError: An iterator is read a second time.
         """
         if self.random_access:
             indices = range(len(self._data))
-            return iter(indices) if self.travels else map(self.item, indices)
-        if self._spent:
+            return iter(indices) if self.sendable else map(self.item, indices)
+        if self._is_spent:
             given = self.given if self._make is None else self._call()
-            data = self._data if given is self.given else adapted(given)
+            data = self._data if given is self.given else adapt(given)
             if data is self._data and _is_iterator(data):
-                raise _spent(self._name)
+                raise _exhausted(self._name)
             self.given, self._data = given, data
-        self._spent = True
+        self._is_spent = True
         if isinstance(self._data, (ItemQueue, QueueItems)):
             self._data.meanwhile = self._meanwhile
-        self._reading = _located(self._data)
+        self._reading = _iterate(self._data)
         return self._reading
 
     def item(self, item_index: int) -> Any:
-        """Return one item of a sequence: its index, or what stands there."""
-        if self.travels:
+        """Return one item of a sequence: its index, or its value."""
+        if self.sendable:
             return item_index
         try:
-            return self._loaded(item_index)
+            return self._load(item_index)
         except (SchemaConflict, SourceChanged):
             raise
         except DataError as error:
             if not self._skip_errors:
                 raise
-            return _NotLoaded(error)
+            return _LoadError(error)
 
-    def _loaded(self, item_index: int) -> Any:
+    def _load(self, item_index: int) -> Any:
         try:
             return self._data[item_index]
         except ShardwriterError as error:
             raise error.locate(index=item_index) from error.__cause__
         except (Exception, SystemExit) as error:
-            # As whoever loads an item would say it: the ledger does not tell where that was.
+            # Worded as in a worker: the error log does not depend on where the item was loaded.
             raise CallableError(
                 f"loading the item raised {type(error).__name__}: {reason(error)}", index=item_index
             ) from error
 
     def key(self, item: Any) -> str | None:
-        """Items of Python objects have no names but their numbers."""
+        """Return None: items of Python objects have no names."""
         return None
 
     def load(self, item: Any) -> Any:
-        """Return the item itself, or what stands at its index."""
-        if isinstance(item, _NotLoaded):
+        """Return the item itself, or the item of an index."""
+        if isinstance(item, _LoadError):
             raise item.error
-        return self._data[item] if self.travels else item
+        return self._data[item] if self.sendable else item
 
     def digest(self) -> dict[str, Any]:
-        """Return the reference, the code that the items come from, and the length, if known."""
+        """Return the reference, the code of the source, and the length, if known."""
         return {"code": self._code, "name": self._name, "num_items": self.num_items}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same, and whether it tells this data from other data at all.
+        """Return the same, and whether it identifies the data.
 
-        A list or an iterator that was handed over is known by nothing but its length.
+        A list or an iterator is identified by nothing but its length.
         """
         return {**self.digest(), "identified": self._code is not None}
 
 
-def _spent(name: str | None) -> SourceError:
+def _exhausted(name: str | None) -> SourceError:
     return SourceError(
-        "this iterator was read before, and can not be read again",
-        hint="give a function that makes a new one each time",
+        "this iterator was already read, and can not be read again",
+        hint="give a function that returns a new one each time",
         item=name,
     )
 
 
-def _located(iterable: Iterable[Any]) -> Generator[Any]:
-    """Yield on; an error in the user's own iterator says how far it came."""
+def _iterate(iterable: Iterable[Any]) -> Generator[Any]:
+    """Yield the items; an error of the user's iterator gets the number of items before it."""
     count = 0
     try:
         for item in iterable:
@@ -431,7 +426,7 @@ def _raised(error: BaseException, index: int | None = None) -> CallableError:
 
 
 def _code(data: Any, name: str | None) -> dict[str, Any] | None:
-    """Say which code the items come from; None for an object that is just data."""
+    """Return what identifies the code of the items; None for an object that is only data."""
     if is_loader(data):
         data = data.dataset
     if name is not None:
@@ -448,12 +443,12 @@ def _is_sequence(data: Any) -> bool:
         return False
     getter, iterator = _owner(kind, "__getitem__"), _owner(kind, "__iter__")
     # A PyTorch IterableDataset has __len__ and its own __iter__, and inherits a __getitem__ that
-    # only raises: what the more derived class says counts.
+    # only raises: the method of the more derived class counts.
     return getter is not None and (iterator is None or getter <= iterator)
 
 
 def _owner(kind: type, name: str) -> int | None:
-    """Return which class in the order of look-up defines a method; None where none does."""
+    """Return the position in the method resolution order of the class that defines a method."""
     return next((place for place, base in enumerate(kind.__mro__) if name in vars(base)), None)
 
 

@@ -1,7 +1,7 @@
-"""Items that other threads or processes make while they are written: queues.
+"""Queues as sources: items that other threads or processes produce during the write.
 
-What ends a queue is an object of its own, so that any item is an item: ``b""``, 0, an empty list.
-A writer that waits takes no time, and has no time limit.
+A queue ends with an object of its own, so any item is valid: ``b""``, 0, an empty list. A writer
+that waits for items uses no CPU and has no time limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHUT_DOWN: Final[tuple[type[Exception], ...]] = tuple(
 
 
 class _End:
-    """The type of END: one object in every process."""
+    """The type of END; END is the same object in every process."""
 
     def __repr__(self) -> str:
         return "END"
@@ -37,15 +37,15 @@ class _End:
 
 
 END: Final = _End()
-"""Put into a ``queue.Queue`` or ``multiprocessing.Queue`` behind the last item."""
+"""Put this into a ``queue.Queue`` or ``multiprocessing.Queue`` after the last item."""
 
 
 class ItemQueue(Iterator[Any]):
-    """A queue between threads that make items and the one that writes them.
+    """A queue between the threads that produce items and the thread that writes them.
 
-    As a context manager it belongs to the one producer: leaving the block closes the queue, and an
-    error in it ends the write with that error. Several producers call :meth:`put`, and whoever
-    waits for all of them calls :meth:`close`::
+    As a context manager it belongs to a single producer: leaving the block closes the queue, and an
+    exception in the block ends the write with that exception. Several producers call :meth:`put`,
+    and the thread that waits for all of them calls :meth:`close`::
 
         items = sw.ItemQueue()
 
@@ -57,32 +57,32 @@ class ItemQueue(Iterator[Any]):
         threading.Thread(target=produce).start()
         sw.write(items, "out/frames@16")
 
-    It can be read once, so a write of it can not be resumed.
+    A queue is read once, so its write cannot be resumed.
 
     Args:
-        max_items: How many items may wait; :meth:`put` blocks while there are as many.
+        max_items: The capacity; :meth:`put` blocks while the queue is full.
 
     Raises:
-        OptionError: ``max_items`` is no number from 1 on.
+        OptionError: ``max_items`` is not an integer of 1 or more.
     """
 
     def __init__(self, max_items: int = 1024) -> None:
         if type(max_items) is not int or max_items < 1:
-            raise OptionError(f"max_items is {max_items!r}: it is a number from 1 on")
+            raise OptionError(f"max_items is {max_items!r}", hint="give a number of 1 or more")
         self._max_items = max_items
         self._items: deque[Any] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
         self._is_stopped = False
         self._error: BaseException | None = None
-        self.meanwhile: Callable[[], None] | None = None  # called now and then by who waits
+        self.meanwhile: Callable[[], None] | None = None  # called while waiting for an item
 
     def put(self, item: Any) -> None:
-        """Add an item; waits while the queue is full.
+        """Add an item; block while the queue is full.
 
         Raises:
             OptionError: The queue was closed.
-            RunError: The write has ended, and nobody takes items any more.
+            RunError: The write has ended.
         """
         with self._changed:
             self._changed.wait_for(
@@ -90,17 +90,19 @@ class ItemQueue(Iterator[Any]):
             )
             if self._is_stopped:
                 raise RunError(
-                    "nobody takes items out of this queue any more: the write has ended",
-                    hint="the reason is what shardwriter.write has raised",
+                    "cannot put an item: the write that reads this queue has ended",
+                    hint="shardwriter.write has returned, or raised the reason",
                 )
             if self._is_closed:
-                raise OptionError("an item comes after the queue was closed", hint="close it last")
+                raise OptionError(
+                    "cannot put an item: the queue is closed", hint="close it after the last item"
+                )
             self._items.append(item)
             self._changed.notify_all()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a write has ended that took items out of it."""
+        """Whether the write that reads the queue has ended."""
         return self._is_stopped
 
     @property
@@ -108,13 +110,13 @@ class ItemQueue(Iterator[Any]):
         return self._is_closed or self._is_stopped
 
     def close(self) -> None:
-        """Say that no item comes any more; closing twice does nothing."""
+        """Mark the end of the items; closing twice does nothing."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Close the queue with an error: it ends the write behind the items that are there."""
+        """Close the queue with an error, which ends the write after the items put so far."""
         with self._changed:
             if not self._is_over:
                 self._error = error
@@ -122,7 +124,7 @@ class ItemQueue(Iterator[Any]):
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Take no items any more: producers that wait are woken, and get an error."""
+        """Stop taking items: waiting producers wake up with an error."""
         with self._changed:
             self._is_stopped = True
             self._items.clear()
@@ -161,10 +163,10 @@ class ItemQueue(Iterator[Any]):
 
 
 class QueueItems(Iterator[Any]):
-    """The items of somebody else's queue, up to END or to its shutdown.
+    """The items of a queue of another class, up to END or its shutdown.
 
     Args:
-        items: A ``queue.Queue``, ``queue.SimpleQueue``, ``multiprocessing.Queue``, or the like.
+        items: A ``queue.Queue``, ``queue.SimpleQueue``, ``multiprocessing.Queue``, or similar.
     """
 
     def __init__(self, items: Any) -> None:
@@ -194,7 +196,7 @@ class QueueItems(Iterator[Any]):
 
 
 def is_queue(data: Any) -> bool:
-    """Tell whether an object is a queue of Python's own; those of a manager are known by name."""
+    """Return whether an object is a queue of Python's, or a manager's proxy of one."""
     if isinstance(data, (queue.Queue, queue.SimpleQueue)):
         return True
     proxy = getattr(sys.modules.get("multiprocessing.managers"), "BaseProxy", None)
@@ -206,16 +208,16 @@ def is_queue(data: Any) -> bool:
 
 
 def _is_simple(data: Any) -> bool:
-    """Tell whether a queue has no time limit to wait with."""
+    """Return whether the queue's ``get`` has no timeout."""
     kind = getattr(sys.modules.get("multiprocessing.queues"), "SimpleQueue", None)
     return isinstance(kind, type) and isinstance(data, kind)
 
 
-def stops_queues(write: Callable[P, T]) -> Callable[P, T]:
-    """Have a function take nothing out of its queues any more once it ends, however it does.
+def stop_queues_on_exit(write: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function so that it stops its ItemQueues when it returns or raises.
 
-    Its first parameter is the source: a queue, or a mapping from splits to such. An option that is
-    wrong ends it too, so this is around all of it: else a producer would wait for ever.
+    The first parameter is the source: a queue, or a mapping from splits to queues. The decorator
+    also covers errors in the options: otherwise a producer would wait for ever.
     """
 
     @wraps(write)

@@ -1,8 +1,13 @@
-"""Reading records from where an index says that they are, proven like any other record.
+"""Records of shards, read at the positions of an index and checked.
 
-The index is not trusted: a frame has to have the length that follows from it, and the header that
-goes with that length. Files are read by position and not mapped, so that one that is cut while it
-is read is an error and no signal.
+    scan_frame_ends      the frame offsets of an uncompressed shard, from its headers
+    read_record_span         the records between two offsets of a file
+    RecordReader         records by shard and position
+    BlockCache           the decompressed members or blocks that were used last
+
+The index is not trusted: a frame must have the length that the index implies, and a header with
+this length. Files are read by position, not mapped, so truncation during a read is an error and not
+a signal.
 """
 
 from __future__ import annotations
@@ -43,83 +48,78 @@ from shardwriter.formats import (
 )
 from shardwriter.storage import FilePool, OpenInput, inputs_for, storage_errors
 
-# Members and blocks of compressed shards, inflated: what a record is read out of.
-#
-# Records that are neighbours in reading order come from the same N members again and again, so
-# those that were used last are kept.
-
 _READ_BYTES: Final = 1 << 20
-MAX_CACHED_BYTES: Final = 128 << 20  # members of our shards are 64 MiB together
+MAX_CACHED_BYTES: Final = 128 << 20  # twice the members of a dataset's shards
 
 
 @dataclass(frozen=True)
-class Piece:
-    """What a member or block holds.
+class Block:
+    """A decompressed gzip member or deflate block.
 
     Attributes:
-        data: As much as can be inflated.
-        ends: int64[k]: where the whole frames in it end.
-        rest_bytes: What follows them.
-        broken: Why there is no more; None where that is all.
+        data: As much as could be decompressed.
+        ends: int64[k]: the ends of its complete frames.
+        rest_bytes: The number of bytes after these.
+        error: Why decompression stopped; None if it is complete.
     """
 
     data: bytes
     ends: NDArray[np.int64]
     rest_bytes: int
-    broken: CorruptFile | None
+    error: CorruptFile | None
 
     def begin(self, number: int) -> int:
-        """Return where a frame begins; where one that is not whole would."""
+        """Return the offset of a frame; also of the incomplete one after the last."""
         return int(self.ends[:number][-1:].sum())
 
     def stream(self, begin: int = 0) -> ByteStream:
-        """Return what it holds from an offset on; why there is no more is raised at the end."""
-        return _Stream(self.data[begin:], self.broken)
+        """Return a stream of the data from an offset; it ends with ``error``, if there is one."""
+        return _Stream(self.data[begin:], self.error)
 
 
 class _Stream:
-    def __init__(self, data: bytes, broken: CorruptFile | None) -> None:
+    def __init__(self, data: bytes, error: CorruptFile | None) -> None:
         self._data = BytesIO(data)
-        self._broken = broken
+        self._error = error
 
     def read(self, size: int, /) -> bytes:
         data = self._data.read(size)
-        if not data and self._broken is not None:
-            raise self._broken
+        if not data and self._error is not None:
+            raise self._error
         return data
 
 
-def read_piece(path: str, begin: int, end: int, compression: Compression) -> list[bytes]:
+def read_record_span(path: str, begin: int, end: int, compression: Compression) -> list[bytes]:
     """Return the records of the frames, the member or the block between two offsets of a file.
 
     Raises:
         CorruptFile: They are damaged.
-        StorageError: The file can not be read.
+        StorageError: The file cannot be read.
     """
     with storage_errors(path), inputs_for(path).open(path) as file:
         data = file.read_at(begin, end - begin)
     stream: ByteStream = BytesIO(data)
     if compression != "none":
-        stream = _Stream(*_inflated(data, compression, path))
+        stream = _Stream(*_inflate(data, compression, path))
     return list(read_frames(stream, path=path))
 
 
-def inflate_piece(data: bytes, compression: Compression, path: str) -> Piece:
-    """Inflate a member or block, as far as that can be done, and find its frames."""
-    inflated, broken = _inflated(data, compression, path)
+def inflate_block(data: bytes, compression: Compression, path: str) -> Block:
+    """Decompress a member or block as far as possible, and find its frames."""
+    inflated, error = _inflate(data, compression, path)
     ends = []
     at, stop = 0, len(inflated)
     while at + FRAME_BYTES <= stop:
-        # What the header's CRC says of the length is looked at when the record is read.
+        # The CRC of the length is checked when the record is read.
         end = at + FRAME_BYTES + int.from_bytes(inflated[at : at + 8], "little")
         if end > stop:
             break
         ends.append(end)
         at = end
-    return Piece(inflated, np.array(ends, np.int64), stop - at, broken)
+    return Block(inflated, np.array(ends, np.int64), stop - at, error)
 
 
-def _inflated(data: bytes, compression: Compression, path: str) -> tuple[bytes, CorruptFile | None]:
+def _inflate(data: bytes, compression: Compression, path: str) -> tuple[bytes, CorruptFile | None]:
     if compression == "gzip":
         parts: list[bytes] = []
         try:
@@ -129,9 +129,9 @@ def _inflated(data: bytes, compression: Compression, path: str) -> tuple[bytes, 
         except CorruptFile as error:
             return b"".join(parts), error
         return b"".join(parts), None
-    # Behind a whole block, and nowhere else, the empty last block ends the stream.
+    # The empty last block ends the stream after a complete block, but not elsewhere.
     inflater = isal_zlib.decompressobj(wbits=RAW_WBITS)
-    why = "it is no whole block"
+    why = "the block is incomplete"
     try:
         inflated = inflater.decompress(data + EMPTY_DEFLATE)
         if inflater.eof and not inflater.unused_data:
@@ -143,78 +143,77 @@ def _inflated(data: bytes, compression: Compression, path: str) -> tuple[bytes, 
 
 
 class BlockCache:
-    """The pieces that were used last.
+    """The blocks that were used last: neighbouring records come from the same few blocks.
 
     Args:
-        most_bytes: How much to keep.
+        max_bytes: The capacity.
     """
 
-    def __init__(self, most_bytes: int = MAX_CACHED_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._kept: OrderedDict[tuple[int, int], Piece] = OrderedDict()
+    def __init__(self, max_bytes: int = MAX_CACHED_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._blocks: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, shard: int, begin: int, load: Callable[[], Piece]) -> Piece:
-        """Return the piece of a shard that begins there, loaded where it is not known."""
+    def get(self, shard: int, begin: int, load: Callable[[], Block]) -> Block:
+        """Return the block of a shard at an offset; load it if it is not cached."""
         key = shard, begin
         with self._lock:
-            piece = self._kept.get(key)
-            if piece is not None:
-                self._kept.move_to_end(key)
-                return piece
-        piece = load()
+            block = self._blocks.get(key)
+            if block is not None:
+                self._blocks.move_to_end(key)
+                return block
+        block = load()
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = piece
-                self._bytes += _size_of(piece)
-            while self._bytes > self._most_bytes and len(self._kept) > 1:
-                _, dropped = self._kept.popitem(last=False)
+            if key not in self._blocks:
+                self._blocks[key] = block
+                self._bytes += _size_of(block)
+            while self._bytes > self._max_bytes and len(self._blocks) > 1:
+                _, dropped = self._blocks.popitem(last=False)
                 self._bytes -= _size_of(dropped)
-        return piece
+        return block
 
     def clear(self) -> None:
-        """Drop all of them."""
+        """Empty the cache."""
         with self._lock:
-            self._kept.clear()
+            self._blocks.clear()
             self._bytes = 0
 
 
-def _size_of(piece: Piece) -> int:
-    return len(piece.data) + piece.ends.nbytes
+def _size_of(block: Block) -> int:
+    return len(block.data) + block.ends.nbytes
 
 
-# Where the frames of a plain shard end, found by going from header to header.
-
-_LEAST_BYTES: Final = 1 << 12
-_MOST_BYTES: Final = 1 << 20
-_INDEX_HINT: Final = "`shard-stats` lists all defects of the file"
+_MIN_WINDOW_BYTES: Final = 1 << 12
+_MAX_WINDOW_BYTES: Final = 1 << 20
+_SCAN_HINT: Final = "`shard-stats` lists all defects of the file"
 
 
-def hop_frames(path: str) -> NDArray[np.uint64]:
-    """Return uint64[n]: the offset behind each frame of a plain shard.
+def scan_frame_ends(path: str) -> NDArray[np.uint64]:
+    """Return uint64[n]: the end of each frame of an uncompressed shard, from its headers.
 
-    Payloads are not read, unless it costs less than not to.
+    Payloads are skipped, unless reading them is cheaper.
 
     Raises:
-        CorruptFile: A header is wrong, or the file ends inside of a frame.
-        StorageError: The file can not be read.
+        CorruptFile: A header is wrong, or the file ends inside a frame.
+        StorageError: The file cannot be read.
     """
     with storage_errors(path), inputs_for(path).open(path) as file:
-        return _hop(file, file.stat().st_size, path)
+        return _scan_headers(file, file.stat().st_size, path)
 
 
-def _hop(file: OpenInput, file_bytes: int, path: str) -> NDArray[np.uint64]:
+def _scan_headers(file: OpenInput, file_bytes: int, path: str) -> NDArray[np.uint64]:
     ends = array("Q")
-    known: dict[bytes, int] = {}  # header -> bytes of its frame
+    known: dict[bytes, int] = {}  # header -> size of its frame
     at = window_start = 0
-    window, window_bytes = b"", _LEAST_BYTES
+    window, window_bytes = b"", _MIN_WINDOW_BYTES
     while at < file_bytes:
         begin = at - window_start
         if begin + HEADER_BYTES > len(window):
-            # Many frames in one window: the next one is larger. None: it was too large.
+            # Enlarge the window after many frames in it; shrink it after a frame larger than it.
             is_dense = begin <= 2 * len(window)
-            window_bytes = min(4 * window_bytes, _MOST_BYTES) if is_dense else _LEAST_BYTES
+            larger = min(4 * window_bytes, _MAX_WINDOW_BYTES)
+            window_bytes = larger if is_dense else _MIN_WINDOW_BYTES
             window, window_start, begin = file.read_at(at, window_bytes), at, 0
         header = window[begin : begin + HEADER_BYTES]
         frame_bytes = known.get(header)
@@ -252,34 +251,34 @@ def _frame_bytes(header: bytes, path: str, record_index: int, offset: int) -> in
 
 def _damaged(what: str, kind: str, path: str, record_index: int, offset: int) -> CorruptFile:
     return CorruptFile(
-        what, kind=kind, path=path, record_index=record_index, offset=offset, hint=_INDEX_HINT
+        what, kind=kind, path=path, record_index=record_index, offset=offset, hint=_SCAN_HINT
     )
 
 
 _Int64s = NDArray[np.int64]
 
-_BATCH_BYTES: Final = 4 << 20  # read before it is cut; about what a core's cache holds
-LARGE_BYTES: Final = 1 << 15  # frames whose copy costs more than two more reads
-_HOLE_BYTES: Final = 1 << 10  # not wanted, and cheaper to read than another read
+_BATCH_BYTES: Final = 4 << 20  # read before it is parsed; about the size of a core's cache
+LARGE_BYTES: Final = 1 << 15  # frames that are cheaper to read in three parts than to copy
+_HOLE_BYTES: Final = 1 << 10  # a gap that is cheaper to read than to skip by another read
 _MAX_RADIX: Final = 1 << 16
-_MEMBER_BYTES: Final = 128 << 10  # of many shards: the member that ends, and the next one
-_MOST_PIECES_BYTES: Final = 512 << 20
-_HINT: Final = "`shardwriter verify` says what is wrong with the shard"
+_MEMBER_BYTES: Final = 128 << 10  # for many shards: the current member of each, and the next one
+_MAX_BLOCKS_BYTES: Final = 512 << 20
+_HINT: Final = "run `shardwriter verify` for the damage of the shard"
 
 
 class RecordReader:
-    """Reads records by shard and position. Any number of threads may do so.
+    """Reads records by shard and position; threads may share it.
 
-    It can be pickled, and a child of a fork can go on with it: each has its own open files.
+    It can be pickled, and a forked child can use it: each process has its own open files.
 
     Args:
-        index: Where the records of the shards are.
+        index: The index of the shards.
         pool: The shards.
-        check: Prove the payloads' CRCs; headers are always held against the index.
-        timings: Keep seconds by stage.
+        check: Check the CRCs of payloads; headers are always compared with the index.
+        timings: Measure the seconds of each stage.
 
     Attributes:
-        seconds: What the stages ``read`` and ``check`` took so far; empty without ``timings``.
+        seconds: Seconds of the stages ``read`` and ``check``; empty without ``timings``.
     """
 
     def __init__(
@@ -293,10 +292,10 @@ class RecordReader:
 
     def _start(self) -> None:
         self._is_plain = self.index.compression == "none"
-        needed = _MEMBER_BYTES * len(self.index.counts)  # by records in their order
-        most = min(max(MAX_CACHED_BYTES, needed), _MOST_PIECES_BYTES)
-        self._pieces = BlockCache() if most == MAX_CACHED_BYTES else BlockCache(most)
-        self._pid = os.getpid()  # last: who sees it must not find a lock that was held at the fork
+        needed = _MEMBER_BYTES * len(self.index.counts)  # for records in reading order
+        max_bytes = min(max(MAX_CACHED_BYTES, needed), _MAX_BLOCKS_BYTES)
+        self._blocks = BlockCache(max_bytes)
+        self._pid = os.getpid()  # last, so no reader sees it with a lock from before the fork
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -313,16 +312,16 @@ class RecordReader:
     def close(self) -> None:
         """Close all files."""
         self.pool.close()
-        self._pieces.clear()
+        self._blocks.clear()
 
     def payload(self, shard: int, position: int) -> bytes:
-        """Return one record, which the index has to have.
+        """Return one record of the index.
 
         Raises:
-            CorruptFile: It is damaged, or the index is not that of this file.
-            ManifestError: The index contradicts itself.
-            SourceChanged: The file is another one now.
-            StorageError: The shard can not be read.
+            CorruptFile: It is damaged, or the index is of another file.
+            ManifestError: The index is inconsistent.
+            SourceChanged: The file has changed since the dataset was opened.
+            StorageError: The shard cannot be read.
         """
         if self.seconds or not self._is_plain:
             return self.payloads(np.array([shard]), np.array([position]))[0]
@@ -336,25 +335,23 @@ class RecordReader:
             frame = self._read(shard, begin, end)
         payload = parse_frame(frame, check=self.check)
         if payload is None or len(frame) != num_bytes:
-            self._explain(shard, position, begin, end)
+            self._raise_damage(shard, position, begin, end)
         return payload
 
     def payloads(self, shards: _Int64s, positions: _Int64s) -> list[bytes]:
-        """Return records in the order in which they are asked for.
-
-        They are read in the order in which they lie, neighbours together.
+        """Return records in the given order; they are read in file order, neighbours together.
 
         Args:
             shards: int64[k].
-            positions: int64[k], of records that the index has.
+            positions: int64[k], of records in the index.
 
         Raises:
-            CorruptFile: One is damaged; which one of several that are is not defined.
-            ManifestError: The index contradicts itself.
-            SourceChanged: A file is another one now.
-            StorageError: A shard can not be read.
+            CorruptFile: One is damaged; if several are, any of them.
+            ManifestError: The index is inconsistent.
+            SourceChanged: A file has changed since the dataset was opened.
+            StorageError: A shard cannot be read.
         """
-        order = _in_files(shards, positions, len(self.index.counts))
+        order = _file_order(shards, positions, len(self.index.counts))
         if order is None:
             return self._in_order(shards, positions)
         read = self._in_order(shards[order], positions[order])
@@ -367,12 +364,12 @@ class RecordReader:
         if not len(shards):
             return []
         if not self._is_plain:
-            return self._from_pieces(shards, positions)
+            return self._from_blocks(shards, positions)
         begins, ends = self.index.spans(shards, positions)
         num_bytes = ends - begins
         if int(num_bytes.min()) < FRAME_BYTES:
             at = int(num_bytes.argmin())
-            self._explain(int(shards[at]), int(positions[at]), int(begins[at]), int(ends[at]))
+            self._raise_damage(int(shards[at]), int(positions[at]), int(begins[at]), int(ends[at]))
         if int(num_bytes.sum()) >= LARGE_BYTES * len(shards):
             spans = zip(*(part.tolist() for part in (shards, positions, begins, ends)), strict=True)
             return [self._large(*span) for span in spans]
@@ -391,7 +388,7 @@ class RecordReader:
     def _batch(
         self, shards: _Int64s, positions: _Int64s, begins: _Int64s, ends: _Int64s
     ) -> list[bytes]:
-        """Return records that lie in this order, read in runs."""
+        """Return records in file order, read in runs of neighbours."""
         started = perf_counter()
         is_new = np.empty(len(shards), np.bool_)
         is_new[0] = True
@@ -415,7 +412,7 @@ class RecordReader:
             self.seconds["check"] += perf_counter() - read
         if payloads is not None:
             return payloads
-        # One is damaged: by themselves they tell which.
+        # One is damaged: reading them one by one finds it.
         spans = zip(*(part.tolist() for part in (shards, positions, begins, ends)), strict=True)
         return [self._large(*span) for span in spans]
 
@@ -435,10 +432,10 @@ class RecordReader:
         return parts
 
     def _large(self, shard: int, position: int, begin: int, end: int) -> bytes:
-        """Return a record whose payload is read by itself, as a copy would cost more."""
+        """Return a record whose payload is read separately, as copying it would cost more."""
         started = perf_counter()
         if end - begin < FRAME_BYTES:
-            self._explain(shard, position, begin, end)
+            self._raise_damage(shard, position, begin, end)
         inner = begin + HEADER_BYTES, end - FOOTER_BYTES
         parts = ((shard, begin, inner[0]), (shard, *inner), (shard, inner[1], end))
         header, payload, footer = self._read_runs(parts)
@@ -448,21 +445,21 @@ class RecordReader:
             self.seconds["read"] += read - started
             self.seconds["check"] += perf_counter() - read
         if not fits or len(payload) != end - begin - FRAME_BYTES:
-            self._explain(shard, position, begin, end)
+            self._raise_damage(shard, position, begin, end)
         return payload
 
     def _read(self, shard: int, begin: int, end: int) -> bytes:
         return self._read_runs([(shard, begin, end)])[0]
 
-    def _explain(self, shard: int, position: int, begin: int, end: int) -> NoReturn:
-        """Raise what is wrong with a plain frame."""
+    def _raise_damage(self, shard: int, position: int, begin: int, end: int) -> NoReturn:
+        """Raise the error for a damaged frame of an uncompressed shard."""
         self.pool.check(shard)
         path = self.pool.paths[shard]
         header = self._read(shard, begin, begin + HEADER_BYTES)
         length = int.from_bytes(header[:8], "little")
         is_frame_of_index = length + FRAME_BYTES == end - begin
         if not is_frame_of_index and frame_header(length) == header:
-            raise self._not_indexed(shard, position, begin)  # a frame, and another one
+            raise self._not_indexed(shard, position, begin)  # a valid frame of another length
         frame = self._read(shard, begin, end)
         try:
             list(read_frames(BytesIO(frame), path=path))
@@ -473,7 +470,7 @@ class RecordReader:
 
     def _not_indexed(self, shard: int, position: int, offset: int | None) -> CorruptFile:
         return CorruptFile(
-            f"what is here is not what the index says: {self.index.name}",
+            f"the shard does not match its index {self.index.name}",
             kind="index",
             path=self.pool.paths[shard],
             record_index=position,
@@ -483,13 +480,13 @@ class RecordReader:
 
     # -- compressed shards -------------------------------------------------------------------------
 
-    def _load_piece(self, shard: int, place: RecordSpan) -> Piece:
+    def _load_block(self, shard: int, span: RecordSpan) -> Block:
         path = self.pool.paths[shard]
-        data = self._read(shard, place.begin, place.end)
+        data = self._read(shard, span.begin, span.end)
         with storage_errors(path):
-            return inflate_piece(data, self.index.compression, path)
+            return inflate_block(data, self.index.compression, path)
 
-    def _from_pieces(self, shards: _Int64s, positions: _Int64s) -> list[bytes]:
+    def _from_blocks(self, shards: _Int64s, positions: _Int64s) -> list[bytes]:
         if self._pid != os.getpid():
             self._start()
         payloads: list[bytes] = []
@@ -505,66 +502,66 @@ class RecordReader:
                     break
                 stop += 1
             wanted = [place for _, place in places[done:stop]]
-            payloads += self._of_piece(shard, place, first, wanted)
+            payloads += self._from_block(shard, place, first, wanted)
             done = stop
         return payloads
 
-    def _of_piece(
-        self, shard: int, place: RecordSpan, first: int, wanted: list[int]
+    def _from_block(
+        self, shard: int, span: RecordSpan, first: int, wanted: list[int]
     ) -> list[bytes]:
-        """Return records of one member, which are in order."""
+        """Return records of one block, given in order."""
         started = perf_counter()
-        piece = self._pieces.get(shard, place.begin, lambda: self._load_piece(shard, place))
+        block = self._blocks.get(shard, span.begin, lambda: self._load_block(shard, span))
         read = perf_counter()
-        is_whole = piece.broken is None and not piece.rest_bytes
-        if is_whole and len(piece.ends) != place.num_records:
+        is_complete = block.error is None and not block.rest_bytes
+        if is_complete and len(block.ends) != span.num_records:
             self.pool.check(shard)
             raise self._not_indexed(shard, wanted[0], None)
-        # Of a broken member what has its own CRC is proven all the same.
-        is_known = self.check or piece.broken is None
+        # A record of a damaged block is still good if its own CRC is right.
+        is_checked = self.check or block.error is None
         numbers = np.array(wanted, np.int64) - first
         payloads = None
-        if is_known and int(numbers[-1]) < len(piece.ends):
-            ends = piece.ends[numbers]
-            begins = np.where(numbers > 0, piece.ends[numbers - 1], 0)
-            payloads = parse_frames(piece.data, begins, ends, check=self.check)
+        if is_checked and int(numbers[-1]) < len(block.ends):
+            ends = block.ends[numbers]
+            begins = np.where(numbers > 0, block.ends[numbers - 1], 0)
+            payloads = parse_frames(block.data, begins, ends, check=self.check)
         if self.seconds:
             self.seconds["read"] += read - started
             self.seconds["check"] += perf_counter() - read
         if payloads is not None:
             return payloads
-        return [self._of_broken(shard, piece, position, position - first) for position in wanted]
+        return [self._from_damaged(shard, block, position, position - first) for position in wanted]
 
-    def _of_broken(self, shard: int, piece: Piece, position: int, number: int) -> bytes:
-        begin = piece.begin(number)
-        if number < len(piece.ends) and (self.check or piece.broken is None):
-            payload = parse_frame(piece.data[begin : int(piece.ends[number])], check=self.check)
+    def _from_damaged(self, shard: int, block: Block, position: int, number: int) -> bytes:
+        begin = block.begin(number)
+        if number < len(block.ends) and (self.check or block.error is None):
+            payload = parse_frame(block.data[begin : int(block.ends[number])], check=self.check)
             if payload is not None:
                 return payload
         self.pool.check(shard)
         path = self.pool.paths[shard]
-        found = piece.broken
+        found = block.error
         try:
-            next(read_frames(piece.stream(begin), path=path), None)
+            next(read_frames(block.stream(begin), path=path), None)
         except CorruptFile as error:
             found = error
         if found is None:
             raise self._not_indexed(shard, position, None)
-        # Not the same error every time: the piece is kept. Of a member it is not known where in the
-        # uncompressed stream it begins.
+        # A new error each time, as the block is cached. The offset in the uncompressed stream is
+        # unknown.
         raise CorruptFile(
             found.message, kind=found.kind, path=path, record_index=position, hint=_HINT
         )
 
 
-def _in_files(shards: _Int64s, positions: _Int64s, num_shards: int) -> _Int64s | None:
-    """Return the order in which records lie in their files; None where it is theirs."""
+def _file_order(shards: _Int64s, positions: _Int64s, num_shards: int) -> _Int64s | None:
+    """Return the indices that sort records in file order; None if they are in this order."""
     if len(shards) < 2:
         return None
     up = np.diff(shards)
     if bool(((up > 0) | ((up == 0) & (positions[1:] >= positions[:-1]))).all()):
         return None
-    if num_shards <= _MAX_RADIX:  # in linear time, where positions are in order already
+    if num_shards <= _MAX_RADIX:  # linear time, if positions are already in order
         order = np.argsort(shards.astype(np.uint16), kind="stable")
         s, p = shards[order], positions[order]
         if bool(((s[1:] != s[:-1]) | (p[1:] >= p[:-1])).all()):

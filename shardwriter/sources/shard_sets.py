@@ -1,4 +1,9 @@
-"""What lies in a folder: shards grouped into the sets that they are, whoever wrote them."""
+"""Shard sets: the TFRecord files of a folder, grouped by dataset, whichever program wrote them.
+
+Folder             the files of a folder, grouped by name pattern
+find_shard_sets    the sets that a path, a name, ``NAME@N`` or a glob refers to
+load_manifest      the manifest of such a dataset
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,7 @@ MANIFEST_SUFFIX: Final = ".manifest.json"
 _PARTS: Final = TFRECORD_PARTS | {"tfevents"}
 _LEFTOVERS: Final = (".bak", ".tmp", ".temp", ".old", ".orig", ".part", ".partial", ".swp", "~")
 
-# Reading is more lenient than writing: numbers of any width, padded or not.
+# Reading is more lenient than writing: indices with any number of digits, padded or not.
 _LOOSE_SHARD = re.compile(
     r"(?P<stem>.+)-(?P<i>[0-9]{1,6})-of-(?P<n>[0-9]{1,6})(?P<ext>(?:\.[A-Za-z0-9_]+)*)", re.DOTALL
 )
@@ -39,11 +44,11 @@ _LOOSE_SHARD = re.compile(
 
 @dataclass(frozen=True)
 class LoosePattern(ShardPattern):
-    """Names of shards with fewer digits than ours: ``x-0-of-12``, ``x-0000-of-0012``. Read only.
+    """Shard names with fewer digits than shardwriter writes: ``x-0-of-12``, ``x-0000-of-0012``.
 
     Attributes:
         width: Digits of the shard index, padded with zeros; 1 for no padding.
-        total: N as the names spell it.
+        total: The number of shards as in the names.
     """
 
     width: int = 1
@@ -51,7 +56,7 @@ class LoosePattern(ShardPattern):
 
     @property
     def template(self) -> str:
-        """A shard's file name with ``{shard}`` for its index."""
+        """A shard's file name, with ``{shard}`` in place of its index."""
         return f"{self.stem}-{{shard}}-of-{self.total}{self.ext}"
 
     def shard_file(self, shard_index: int) -> str:
@@ -61,17 +66,16 @@ class LoosePattern(ShardPattern):
 
 @dataclass
 class ShardSet:
-    """Files that belong together.
+    """The shards of one dataset, or one loose file.
 
     Attributes:
-        directory: Where they lie.
-        pattern: What their names follow; None for files that follow none.
-        shards: Shard index and path of the files that are there, in order of the index.
-        manifest: Of the finished dataset, where it has one.
-        whole: Whether all shards of the pattern were asked for, so that one that is not there is
-            missing.
+        directory: Their folder.
+        pattern: The pattern of their names; None for a loose file.
+        shards: Shard index and path of the existing files, in order of the index.
+        manifest: The manifest of the complete dataset, if it has one.
+        whole: Whether all shards of the pattern are meant, so that a missing file is an error.
         others: Shards of the same dataset under other patterns: older or newer generations.
-        notes: What is worth knowing of the place where they lie.
+        notes: Remarks on their folder, for the user.
     """
 
     directory: str
@@ -84,50 +88,50 @@ class ShardSet:
 
     @property
     def name(self) -> str:
-        """The dataset's name; for loose files the first one's."""
+        """The dataset's name; for a loose file, its file name."""
         if self.pattern is not None:
             return self.pattern.name
         return os.path.basename(self.shards[0][1]) if self.shards else ""
 
     @property
     def missing(self) -> list[int]:
-        """Indices of shards that should be there and are not."""
+        """Indices of shards that are expected but do not exist."""
         if self.pattern is None or not self.whole:
             return []
-        have = {shard for shard, _ in self.shards}
-        return [s for s in range(self.pattern.num_shards) if s not in have]
+        found = {shard for shard, _ in self.shards}
+        return [s for s in range(self.pattern.num_shards) if s not in found]
 
     def require_whole(self) -> None:
-        """Refuse a set with shards that are not there.
+        """Raise if shards are missing.
 
         Raises:
-            SourceError: Says which.
+            SourceError: Shards are missing; the message lists them.
         """
         if self.missing:
             assert self.pattern is not None
             missing = ", ".join(map(str, self.missing[:5]))
             raise SourceError(
-                f"of {self.pattern.num_shards} shards {len(self.missing)} are missing: {missing}",
+                f"{len(self.missing)} of {self.pattern.num_shards} shards are missing: {missing}",
                 path=os.path.join(self.directory, self.name),
             )
 
     @property
     def is_complete(self) -> bool:
-        """Whether every shard of the pattern is among these."""
+        """Whether every shard of the pattern is in the set."""
         return self.pattern is not None and len(self.shards) == self.pattern.num_shards
 
 
 class Folder:
-    """The files of a folder, shards grouped by the pattern that they follow.
+    """The files of a folder, shards grouped by name pattern.
 
     Args:
         directory: The folder.
-        prefix: What all names that matter begin with: an object store lists no others.
+        prefix: Only names with this prefix are needed; an object store lists no others.
 
     Attributes:
-        files: All names.
-        patterns: Shard index and name of the shards of each pattern.
-        others: Names that follow no pattern.
+        files: All file names.
+        patterns: Shard index and file name of each shard, by pattern.
+        others: File names that match no pattern.
     """
 
     def __init__(self, directory: str, prefix: str = "") -> None:
@@ -138,14 +142,15 @@ class Folder:
         self.patterns, self.others = by_pattern(self.files)
 
     def sets_of(self, name: str) -> list[ShardSet]:
-        """Return a dataset's set; several where generations lie side by side, unexplained."""
+        """Return the set of a dataset; several if generations exist and no manifest selects one."""
         manifest = None
         if manifest_file(name) in self.files:
-            manifest = load(os.path.join(self.directory, manifest_file(name)))
+            manifest = read_manifest(os.path.join(self.directory, manifest_file(name)))
         found = {
             pattern: shards
             for pattern, shards in self.patterns.items()
-            if pattern.name == name and (says_records(pattern) or _same_ending(pattern, manifest))
+            if pattern.name == name
+            and (is_record_pattern(pattern) or _same_ending(pattern, manifest))
         }
         wanted = list(found) if manifest is None else [manifest.pattern]
         return [
@@ -164,7 +169,7 @@ class Folder:
 def by_pattern(
     file_names: Iterable[str],
 ) -> tuple[dict[ShardPattern, list[tuple[int, str]]], list[str]]:
-    """Group file names by the pattern that they follow; also return those that follow none."""
+    """Group file names by pattern; also return the names that match no pattern."""
     found: dict[ShardPattern, list[tuple[int, str]]] = {}
     others: list[str] = []
     loose: dict[tuple[str, str, str], list[str]] = {}
@@ -183,7 +188,7 @@ def by_pattern(
         else:
             loose.setdefault((match["stem"], match["n"], match["ext"]), []).append(match["i"])
     for (stem, total, ext), texts in loose.items():
-        # A zero in front tells the width; 10 may be of 01..10 or of 1..10.
+        # A leading zero implies the width; 10 may be of 01..10 or of 1..10.
         padded = {len(text) for text in texts if len(text) > 1 and text[0] == "0"}
         for text in texts:
             width = len(text) if len(text) in padded else 1
@@ -193,8 +198,8 @@ def by_pattern(
     return {pattern: sorted(found[pattern]) for pattern in order}, others
 
 
-def says_records(pattern: ShardPattern) -> bool:
-    """Tell shards of records from other files in parts: ``report-1-of-3.pdf``."""
+def is_record_pattern(pattern: ShardPattern) -> bool:
+    """Return whether a pattern names shards of records, unlike ``report-1-of-3.pdf``."""
     ext = pattern.ext.lower().removesuffix(SUFFIXES["gzip"])
     if ext.endswith(_LEFTOVERS):
         return False
@@ -210,27 +215,27 @@ def _same_ending(pattern: ShardPattern, manifest: Manifest | None) -> bool:
 
 
 def looks_like_records(file_name: str) -> bool:
-    """Tell whether the name of a loose file is one of records."""
+    """Return whether a loose file has a name of a record file."""
     name = file_name.lower()
     stem, *parts = name.removesuffix(SUFFIXES["gzip"]).split(".")
     if name.endswith(_LEFTOVERS) or DALI_INDEX_SUFFIX[1:] in parts:
         return False
-    # Also data_tfrecord_eval.gz, which nothing but its stem tells.
+    # Includes data_tfrecord_eval.gz, which only the stem identifies.
     words = parts or {"tfrecord", "tfrecords"}.intersection(re.split("[_-]", stem))
     return not _PARTS.isdisjoint(words)
 
 
 def is_manifest(file_name: str) -> bool:
-    """Tell whether the name is that of a manifest."""
+    """Return whether a file name is that of a manifest."""
     return file_name.endswith(MANIFEST_SUFFIX)
 
 
-def load(path: str) -> Manifest:
-    """Read a manifest's file.
+def read_manifest(path: str) -> Manifest:
+    """Read a manifest file.
 
     Raises:
-        ManifestError: It is malformed or contradicts itself.
-        StorageError: It can not be read.
+        ManifestError: It is malformed or inconsistent.
+        StorageError: It cannot be read.
     """
     inputs = inputs_for(path)
     with storage_errors(path):
@@ -238,7 +243,7 @@ def load(path: str) -> Manifest:
     manifest = parse_manifest(text, path)
     if len(manifest.gaps) <= MAX_EXPANDED_GAPS:
         return manifest
-    # Only so many gaps make it worth another request.
+    # Only this many gaps justify a request for the size of the index.
     index_path = os.path.join(split(path)[0], manifest.index.file)
     with storage_errors(index_path):
         index_bytes = inputs.stat(index_path).st_size if inputs.is_file(index_path) else 0
@@ -246,15 +251,13 @@ def load(path: str) -> Manifest:
 
 
 def manifest_of(directory: str, pattern: ShardPattern) -> Manifest | None:
-    """Return the manifest that describes shards of a pattern, where there is one."""
+    """Return the manifest that describes shards of this pattern; None if there is none."""
     path = os.path.join(directory, pattern.manifest_file)
     if not inputs_for(path).is_file(path):
         return None
-    manifest = load(path)
+    manifest = read_manifest(path)
     return manifest if manifest.pattern == pattern else None
 
-
-# Finding datasets: which shard sets a path, a name, a notation or a glob means.
 
 _INDEX_SUFFIX: Final = ".index"
 _LEDGER_SUFFIXES: Final = (".errors.jsonl", ".lost.jsonl")
@@ -263,19 +266,19 @@ _NOTATION = re.compile(r"(?P<stem>[^@]+)@(?P<n>[1-9][0-9]{0,5}|auto|\*)(?:\.[A-Z
 
 
 def find_shard_sets(paths: Sequence[str]) -> list[ShardSet]:
-    """Find what a person means.
+    """Find the shard sets that paths refer to.
 
     Args:
         paths: Each one a folder, a TFRecord file, a manifest, ``dir/train@16``, ``dir/train@*``,
-            ``dir/train`` (a dataset's name), or a glob. Files of one pattern are one set. What lies
-            beside shards (an index, a ledger of errors) stands for its dataset.
+            ``dir/train`` (a dataset's name), or a glob. Files of one pattern are one set. A sidecar
+            (an index, an error log) refers to its dataset.
 
     Raises:
-        OptionError: A path names nothing.
-        SourceError: There are no shards where a path leads.
-        ManifestError: A manifest can not be used.
-        StorageError: A folder or a manifest can not be read.
-        RunError: A dataset is being published right now.
+        OptionError: A path matches nothing.
+        SourceError: A path has no shards.
+        ManifestError: A manifest cannot be used.
+        StorageError: A folder or a manifest cannot be read.
+        RunError: A dataset is being published at the moment.
     """
     sets: list[ShardSet] = []
     files: list[str] = []
@@ -286,7 +289,7 @@ def find_shard_sets(paths: Sequence[str]) -> list[ShardSet]:
             if not in_folder:
                 notes = [note for name in _runs_in(path) for note in _unfinished(path, name)]
                 raise SourceError(
-                    "no TFRecord shards are in this folder",
+                    "no TFRecord shards in this folder",
                     path=path,
                     hint="; ".join(notes)
                     or "shards are files such as train.tfrecord-00000-of-00016",
@@ -297,12 +300,12 @@ def find_shard_sets(paths: Sequence[str]) -> list[ShardSet]:
         elif named := _by_name(path):
             sets += named
         else:
-            _take_glob(path, sets, files)
+            _add_glob(path, sets, files)
     sets += _from_files([path for path in files if not _is_sidecar(path)])
     sets += _of_sidecars([path for path in files if _is_sidecar(path)], sets)
     sets = _without_repeats(sets)
     if not sets:
-        raise SourceError("there are no TFRecord shards", path=", ".join(paths[:3]) or None)
+        raise SourceError("no TFRecord shards", path=", ".join(paths[:3]) or None)
     for shard_set in sets:
         if shard_set.pattern is not None:
             shard_set.notes += _unfinished(shard_set.directory, shard_set.name)
@@ -310,26 +313,26 @@ def find_shard_sets(paths: Sequence[str]) -> list[ShardSet]:
 
 
 def find_one(path: str) -> ShardSet:
-    """Find the one shard set that a path means.
+    """Find the one shard set that a path refers to.
 
     Raises:
-        OptionError: It means several.
-        RunError: Its publication was interrupted, or is going on.
+        OptionError: It refers to several.
+        RunError: Its publication was interrupted, or is in progress.
     """
     sets = find_shard_sets([path])
     if len(sets) != 1:
         first = sets[0]
         if len({s.name for s in sets}) == 1 and _is_committed(first.directory, first.name):
             raise RunError(
-                f"the publication of {first.name!r} was interrupted, and shards of two runs lie "
-                "side by side",
+                f"the publication of {first.name!r} was interrupted, so there are shards of two "
+                "runs",
                 path=os.path.join(first.directory, partial_dir(first.name)),
-                hint="the command that wrote it, with --resume, finishes the publication",
+                hint="run the same write command with --resume to finish the publication",
             )
         names = ", ".join(s.name for s in sets[:5])
-        hint = "name one of them"
+        hint = "give the name of one of them"
         if all(shard_set.pattern is None for shard_set in sets):
-            hint += ", or make shards of all: `shardwriter write` takes such files as its source"
+            hint += ", or write them as shards first: `shardwriter write` accepts them as source"
         raise OptionError(f"{path} holds {len(sets)} datasets ({names})", hint=hint)
     return sets[0]
 
@@ -338,19 +341,19 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Return the manifest of a dataset.
 
     Args:
-        path: The dataset (``out/train`` or ``out/train@16``), the folder of a single one, a file
-            of it, or the manifest itself (``out/train.manifest.json``); also at a URL.
+        path: The dataset (``out/train`` or ``out/train@16``), a folder with a single dataset, a
+            file of it, or the manifest itself (``out/train.manifest.json``); also a URL.
 
     Raises:
-        SourceError: There is nothing of this name.
-        OptionError: The folder holds several datasets.
-        ManifestError: The dataset has no manifest, or it can not be used.
-        StorageError: It can not be read.
+        SourceError: There is no such dataset.
+        OptionError: The folder has several datasets.
+        ManifestError: The dataset has no manifest, or an invalid one.
+        StorageError: It cannot be read.
     """
     path = os.fspath(path)
     inputs = inputs_for(path)
     if inputs.is_file(path) and path.endswith(".json"):
-        return load(path)
+        return read_manifest(path)
     if not inputs.exists(path) and not _by_name(path):
         raise SourceError(
             "there is no such dataset, folder or manifest",
@@ -361,17 +364,17 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def required_manifest(shard_set: ShardSet) -> Manifest:
-    """Return the manifest of a set.
+    """Return the manifest of a set; raise if it has none.
 
     Raises:
-        ManifestError: It has none.
+        ManifestError: The set has no manifest.
     """
     if shard_set.manifest is None:
-        hint = "a dataset without one is unfinished, or another tool's: shard-stats proves its "
         raise ManifestError(
-            f"{shard_set.name!r} has no manifest, so there is nothing to hold it against",
+            f"{shard_set.name!r} has no manifest to compare it with",
             path=shard_set.directory,
-            hint="; ".join(shard_set.notes) or f"{hint}checksums",
+            hint="; ".join(shard_set.notes)
+            or "it is unfinished, or from another tool: shard-stats checks its checksums",
         )
     return shard_set.manifest
 
@@ -381,7 +384,7 @@ def required_manifest(shard_set: ShardSet) -> Manifest:
 
 def _in_directory(directory: str) -> list[ShardSet]:
     folder = Folder(directory)
-    names = {pattern.name for pattern in folder.patterns if says_records(pattern)}
+    names = {pattern.name for pattern in folder.patterns if is_record_pattern(pattern)}
     names |= {f.removesuffix(MANIFEST_SUFFIX) for f in folder.files if is_manifest(f)}
     sets = [s for name in sorted(names) for s in folder.sets_of(name)]
     return sets + [
@@ -392,7 +395,7 @@ def _in_directory(directory: str) -> list[ShardSet]:
 
 
 def _by_name(path: str) -> list[ShardSet]:
-    """Find the dataset of ``dir/train``, ``dir/train@16`` or ``dir/train@*``; none is no error."""
+    """Find the dataset of ``dir/train``, ``dir/train@16`` or ``dir/train@*``; [] if none."""
     directory, base = split(path)
     directory = directory or "."
     match = _NOTATION.fullmatch(base)
@@ -404,17 +407,17 @@ def _by_name(path: str) -> list[ShardSet]:
         return sets
     wanted = [s for s in sets if s.pattern and s.pattern.num_shards == int(match["n"])]
     if sets and not wanted and sets[0].pattern:
-        _unfinished(directory, sets[0].name)
+        _unfinished(directory, sets[0].name)  # raises while it is being replaced
         raise SourceError(
-            f"there are no {match['n']} shards of {stem!r}, but {sets[0].pattern.num_shards}",
+            f"{stem!r} has {sets[0].pattern.num_shards} shards, not {match['n']}",
             path=directory,
-            hint=f"give {os.path.join(directory, stem)} alone for those that are there",
+            hint=f"omit the number: {os.path.join(directory, stem)}",
         )
     return wanted
 
 
-def _take_glob(path: str, sets: list[ShardSet], files: list[str]) -> None:
-    """Add what a glob means, folders and files; a path that is none names nothing."""
+def _add_glob(path: str, sets: list[ShardSet], files: list[str]) -> None:
+    """Add the folders and files that a glob matches; raise for a path that matches nothing."""
     directory, base = split(path)
     if "@" in base and not _NOTATION.fullmatch(base) and not glob.has_magic(base):
         raise OptionError(
@@ -423,7 +426,7 @@ def _take_glob(path: str, sets: list[ShardSet], files: list[str]) -> None:
         )
     found: list[str] = []
     inputs = inputs_for(path)
-    if inputs.is_directory(directory):  # which may have brackets in its own name
+    if inputs.is_directory(directory):  # its name may have brackets
         found = inputs.glob(os.path.join(glob.escape(directory), base))
     found = found or inputs.glob(path)
     if not found:
@@ -444,28 +447,28 @@ def _take_glob(path: str, sets: list[ShardSet], files: list[str]) -> None:
     in_folders = [s for folder in folders for s in _in_directory(folder)]
     regular = [name for name in found if inputs.is_file(name)]
     if not in_folders and not regular:
-        what = "folders without TFRecord shards" if folders else "a pipe or a device, and no file"
+        what = "a folder without TFRecord shards" if folders else "a pipe or a device, not a file"
         raise SourceError(f"this is {what}", path=path)
     sets += in_folders
     files += regular
 
 
 def _splits_of(directory: str, name: str) -> list[str]:
-    """Say which splits of a name are there; nothing where there are none."""
+    """Return a hint that lists the splits of a name; [] if there are none."""
     directory = directory or "."
     if not name or glob.has_magic(name) or not inputs_for(directory).is_directory(directory):
         return []
     folder = Folder(directory, f"{name}-")
     names = sorted({p.name for p in folder.patterns if p.name.startswith(f"{name}-")})
     shown = [os.path.join(directory, each) for each in names[:5]]
-    return [f"its splits are there: {', '.join(shown)}"] if names else []
+    return [f"there are its splits: {', '.join(shown)}"] if names else []
 
 
 # -- by file ---------------------------------------------------------------------------------------
 
 
 def _from_files(paths: Sequence[str]) -> list[ShardSet]:
-    """Group files that were named one by one."""
+    """Group files that were given one by one."""
     sets: list[ShardSet] = []
     by_place: dict[str, tuple[str, dict[str, str]]] = {}
     for path in paths:
@@ -480,7 +483,7 @@ def _from_files(paths: Sequence[str]) -> list[ShardSet]:
     for directory, files in by_place.values():
         patterns, others = by_pattern(files)
         for pattern, shards in patterns.items():
-            # One shard alone was meant; several of one pattern are meant to be the set.
+            # A single shard is meant by itself; several of one pattern are meant as the set.
             whole = len(shards) > 1 or pattern.num_shards == 1
             named = [(shard, files[name]) for shard, name in shards]
             manifest = manifest_of(directory, pattern)
@@ -494,7 +497,7 @@ def _is_sidecar(path: str) -> bool:
 
 
 def _of_sidecars(paths: Sequence[str], sets: Sequence[ShardSet]) -> list[ShardSet]:
-    """Return the datasets of files that lie beside shards, where nothing else has named them."""
+    """Return the datasets of sidecar files, unless other paths refer to them."""
     known = {(absolute(s.directory), s.name) for s in sets}
     beside = {directory for directory, _ in known}
     found: list[ShardSet] = []
@@ -513,27 +516,27 @@ def _of_sidecars(paths: Sequence[str], sets: Sequence[ShardSet]) -> list[ShardSe
         own = folder.sets_of(name)
         if not own and file_name in folder.others:
             own = [ShardSet(directory, None, [(0, os.path.join(directory, file_name))])]
-        if not own and place not in beside:  # a shell that lists a folder names all that is in it
-            raise SourceError("the shards that this file belongs to are not there", path=path)
+        if not own and place not in beside:  # `*` in a shell lists sidecars together with shards
+            raise SourceError("the shards of this file are missing", path=path)
         found += own
     return found
 
 
 def _without_repeats(sets: list[ShardSet]) -> list[ShardSet]:
-    """Drop sets that were named twice; where all shards were asked for too, only these stay."""
-    kept: set[int] = set()
+    """Drop repeated sets; of a repeated set, prefer the one that requires all shards."""
+    chosen: set[int] = set()
     seen: set[tuple[str, object]] = set()
     for candidate in sorted(sets, key=lambda s: not s.whole):
         paths = tuple(absolute(path) for _, path in candidate.shards)
         key = (absolute(candidate.directory), candidate.pattern or paths)
         if key not in seen:
             seen.add(key)
-            kept.add(id(candidate))
-    return [s for s in sets if id(s) in kept]
+            chosen.add(id(candidate))
+    return [s for s in sets if id(s) in chosen]
 
 
 def _runs_in(directory: str) -> list[str]:
-    """Return the datasets of a folder that have a run directory beside them."""
+    """Return the datasets with a run directory in this folder."""
     if is_url(directory):
         return []
     begin, end = partial_dir("\0").split("\0")
@@ -543,16 +546,16 @@ def _runs_in(directory: str) -> list[str]:
 
 
 def _is_committed(directory: str, name: str) -> bool:
-    """Return whether the publication of a dataset was begun and not finished."""
+    """Return whether the publication of a dataset has begun and not finished."""
     path = os.path.join(directory, partial_dir(name), "commit.json")
     return inputs_for(path).is_file(path)
 
 
 def _unfinished(directory: str, name: str) -> list[str]:
-    """Say what a writer that was interrupted has left of a dataset.
+    """Return a hint on what an interrupted writer has left of a dataset.
 
     Raises:
-        RunError: The writer is at it: what lies there is of two datasets.
+        RunError: A writer is publishing the dataset, so that shards of two runs may be there.
     """
     run = os.path.join(directory, partial_dir(name))
     inputs = inputs_for(run)
@@ -565,9 +568,9 @@ def _unfinished(directory: str, name: str) -> list[str]:
                 hint="try again in a moment",
             )
         return [
-            f"the publication of {name!r} was interrupted: the next write of this name finishes "
-            "it (`shardwriter write --resume`)"
+            f"the publication of {name!r} was interrupted: run its write command with --resume to "
+            "finish it"
         ]
     if inputs.is_file(os.path.join(run, "run.json")):
-        return [f"an unfinished run of {name!r} lies beside it ({run})"]
+        return [f"there is an unfinished run of {name!r} ({run})"]
     return []

@@ -1,8 +1,8 @@
-"""Where items come from: the one seam between people's data and shardwriter.
+"""The ``Source`` protocol: what shardwriter needs from a user's data, and optional additions.
 
 A source lists *items*, cheap descriptors in a fixed order (a path with its label, a row number),
-and turns one into features when asked. Listing is done once, in one place; loading is the heavy
-part and is pure, so that it can be done anywhere.
+and loads an item as features. Items are listed once, in one process. Loading is the expensive part;
+it has no side effects, so it runs in any worker.
 """
 
 from __future__ import annotations
@@ -16,49 +16,33 @@ from numpy.typing import NDArray
 from shardwriter.formats import Column, FrameBlock
 from shardwriter.schema import FeatureSummary, FeatureType
 
-__all__ = [
-    "ClassSource",
-    "ClosingSource",
-    "ColumnSource",
-    "FileSource",
-    "FrameSource",
-    "HoldingSource",
-    "Item",
-    "RecordSource",
-    "Source",
-    "TfdsSource",
-    "WaitingSource",
-    "DescribedSource",
-    "WholeSource",
-]
-
 Item = Any
-"""A source's own descriptor of an item; picklable."""
+"""A source's own descriptor of an item; it pickles."""
 
 
 class Source(Protocol):
-    """People's data, as items in a fixed order.
+    """A user's data, as items in a fixed order.
 
     Attributes:
-        kind: The name that ``--format`` has for it.
-        num_items: How many items there are; None where only the end tells.
-        random_access: Whether :meth:`item` gives any item cheaply.
-        travels: Whether :meth:`item` works in another process too, when this object is sent there.
-            Where it does not, items are sent; :meth:`key` and :meth:`load` work anywhere.
-        stable: Whether a second listing gives the same items in the same order.
-        plan: Feature types known before the first item is loaded; empty where only loading tells.
-            A SourceError where the items have no such types: a map is needed then.
+        kind: Its format, as in ``--format``.
+        num_items: The number of items; None if only reading to the end gives it.
+        random_access: Whether :meth:`item` returns any item cheaply.
+        sendable: Whether the object can be sent to another process, and :meth:`item` works there.
+            If not, items are sent; :meth:`key` and :meth:`load` work in any process.
+        resumable: Whether another listing gives the same items in the same order.
+        plan: Feature types known before the first item is loaded; empty if only loading gives them.
+            A SourceError if the items have no such types, so that a map is needed.
         vocabularies: Names of the values of integer features, by feature.
-        label: The feature that is the label, where the source has one.
-        notes: What a person should know of this input (things left out, say), one line each.
-        warnings: Where data was read in a way that may not be meant. A source may lack it.
+        label: The feature that is the label, if there is one.
+        notes: Remarks on this input for the user (such as files left out), one line each.
+        warnings: Remarks where data was read in a way that may not be intended. Optional.
     """
 
     kind: str
     num_items: int | None
     random_access: bool
-    travels: bool
-    stable: bool
+    sendable: bool
+    resumable: bool
     vocabularies: Mapping[str, list[str]]
     label: str | None
     notes: Sequence[str]
@@ -74,143 +58,143 @@ class Source(Protocol):
         """Return one item; only with ``random_access``."""
 
     def key(self, item: Item) -> str | None:
-        """Return what a person calls the item: a relative path, ``row 7``."""
+        """Return a readable name of the item: a relative path, or ``row 7``."""
 
     def load(self, item: Item) -> Any:
-        """Return the item's features, or the bytes of a finished record.
+        """Return the item's features, or the bytes of a complete record.
 
         Raises:
-            SourceError: The item can not be read, or is not what it was when it was listed.
+            SourceError: The item cannot be read, or has changed since it was listed.
         """
 
     def digest(self) -> dict[str, Any]:
         """Return what identifies the data on any machine: keys and sizes, no paths or times."""
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what tells on this machine that the data has changed: times too."""
+        """Return what detects a change of the data on this machine: times, too."""
 
 
 @runtime_checkable
 class ClassSource(Protocol):
-    """A source that finds the names of its classes by looking, and numbers them."""
+    """A source that detects the names of its classes and numbers them."""
 
     classes: list[str]
-    """In the order of their numbers, from 0; empty where items have no class."""
+    """The class names, by number from 0; empty if items have no class."""
 
     def use_classes(self, classes: Sequence[str]) -> None:
-        """Number the classes as they stand here; all that the source has are among them."""
+        """Number the classes by their position in ``classes``, which has all of the source's."""
 
 
 @runtime_checkable
 class ColumnSource(Protocol):
-    """A source that gives the features of many items at once, in columns."""
+    """A source that loads many items at once, in columns."""
 
     block_items: int
-    """How many items to ask for at a time."""
+    """How many items to load at a time."""
 
     def load_columns(self, items: Sequence[Item]) -> dict[str, Column]:
-        """Return what :meth:`Source.load` would return for each item, by feature."""
+        """Return the features that :meth:`Source.load` returns for the items, as columns."""
 
 
 @runtime_checkable
 class FileSource(Protocol):
-    """A source whose items are files of their own, and can be loaded by several threads at once."""
+    """A source with one file per item; several threads may load items at once."""
 
     def size_bytes(self, item: Item) -> int:
         """Return the size of an item's file."""
 
 
 @runtime_checkable
-class HoldingSource(Protocol):
-    """A source that may hold more than can be sent to another process."""
+class PreloadingSource(Protocol):
+    """A source that may be too large to be sent to another process."""
 
-    def hold(self, *, skip_errors: bool) -> None:
-        """Load items where the source is: what is sent is what they hold.
+    def preload(self, *, skip_errors: bool) -> None:
+        """Load items in this process, and send their contents instead of references.
 
         Args:
-            skip_errors: Whether the error of an item that can not be loaded is kept for whoever
-                asks for it, and the items behind it come all the same.
+            skip_errors: Store the error of an item that cannot be loaded, for the process that
+                loads it, and continue with the next item.
         """
 
 
 @runtime_checkable
-class WholeSource(Protocol):
-    """A source that is objects of the program, which stay there unless it is told otherwise."""
+class InMemorySource(Protocol):
+    """A source of objects in memory, which are not pickled with it by default."""
 
-    def go_whole(self) -> None:
-        """Have all of it go along where this object is sent."""
+    def include_data(self) -> None:
+        """Pickle the objects with the source."""
 
 
 @runtime_checkable
 class TfdsSource(Protocol):
-    """A source whose features have other names in a TFDS dataset."""
+    """A source whose features have other names in TFDS datasets."""
 
     def use_tfds_names(self) -> None:
-        """Give them those names; doing it again changes nothing."""
+        """Rename the features to these names; renaming again changes nothing."""
 
 
 @runtime_checkable
 class RecordSource(Protocol):
-    """A source of finished records: they are copied as they are, and a map gets them decoded."""
+    """A source of complete records: they are copied as they are; a map gets them decoded."""
 
     summaries: Mapping[str, FeatureSummary]
-    """What the features of all records together are, where that is known."""
+    """Summaries of the features over all records, if known."""
 
     labels: Mapping[str, Any] | None
-    """How often each label is among all records, as a manifest has it; None where nobody knows."""
+    """Counts of each label over all records, as in a manifest; None if unknown."""
 
     def decode(self, record: bytes) -> Any:
         """Return the features of a record: a mapping, or a SequenceExample.
 
         Raises:
-            SourceError: It is neither.
+            SourceError: It is not a valid Example or SequenceExample.
         """
 
     def reads(self, directory: str, name: str) -> bool:
-        """Tell whether files of this dataset are read."""
+        """Return whether the source reads files of this dataset."""
 
 
 @runtime_checkable
 class ClosingSource(Protocol):
-    """A source that may have started something: threads that wait for it, processes."""
+    """A source with threads or processes of its own to stop."""
 
     def close(self) -> None:
-        """Give no items any more; closing twice does nothing."""
+        """Stop giving items; closing twice does nothing."""
 
 
 @runtime_checkable
 class WaitingSource(Protocol):
-    """A source that may have to wait for its items, and can do something meanwhile."""
+    """A source that may wait for its next item, and can run a function while it waits."""
 
     def while_waiting(self, meanwhile: Callable[[], None]) -> None:
-        """Have a function called several times a second while an item is waited for."""
+        """Set a function to call several times a second while waiting for an item."""
 
 
 @runtime_checkable
 class FrameSource(Protocol):
-    """A source whose first items are frames of plain files: these can be moved as they are."""
+    """A source that starts with frames of uncompressed files, which can be copied unparsed."""
 
     num_frames: int
-    """How many of them are; 0 where none is."""
+    """How many of the first items are such frames; 0 if none is."""
 
     def frames(self, items: NDArray[np.int64]) -> FrameBlock:
-        """Return the frames of as many of these items as are read at once, proven.
+        """Return the checked frames of as many of these items as one block holds.
 
         Args:
-            items: int64[n], n > 0: numbers of items below :attr:`num_frames`.
+            items: int64[n], n > 0: item indices below :attr:`num_frames`.
 
         Returns:
-            Those of the first k of them, k > 0: in front of one that is damaged, or as many as a
-            block has.
+            The frames of the first k items, k > 0: up to the first damaged one, or up to the size
+            of a block.
 
         Raises:
-            SourceError: The first one is damaged, or can not be read.
+            SourceError: The first one is damaged, or cannot be read.
         """
 
 
 @runtime_checkable
 class DescribedSource(Protocol):
-    """A source of which a manifest says more than its kind and its digest."""
+    """A source with more to record in a manifest than its kind and its digest."""
 
     def manifest_entries(self) -> dict[str, Any]:
-        """Return that, as JSON; it is decided by the digest."""
+        """Return these facts as JSON; they depend only on the data that the digest covers."""

@@ -1,16 +1,16 @@
-"""Splits that a source has itself: by the names of folders, lists and files, or a mapping.
+"""Splits of a source: from a mapping, or from the names of folders, lists and files.
 
 ::
 
     mapping                    {"train": ..., "val": ...}, a DatasetDict, module:callable of one
-    save_to_disk               the splits of a DatasetDict, by its dataset_dict.json
+    save_to_disk               the splits of a DatasetDict, from its dataset_dict.json
     voc                        ImageSets/Main/train.txt, val.txt, ...
     coco                       instances_train2017.json, instances_val2017.json, ...
     image-mask                 train and trainannot, train/images and train/masks, images/train ...
-    folders                    train, val, test, ...: each whatever a source can be
+    folders                    train, val, test, ...: each in any format
     files                      train-00000.parquet, validation.csv, mnist-test@4, ...
 
-Classes have the same numbers in all splits, also where a split lacks some of them.
+Classes have the same numbers in all splits, even if a split lacks some of them.
 """
 
 from __future__ import annotations
@@ -44,18 +44,17 @@ from shardwriter.sources.tables import TableOptions
 from shardwriter.storage import inputs_for
 from shardwriter.storage import split as split_path
 
-# What folders and files of splits are called.
-
 WORDS: Final = (
     *("train", "training", "trainval", "val", "valid", "validation", "minival", "eval", "dev"),
     *("test", "testing"),
 )
+"""Usual names of splits, in the order in which they are shown."""
 
 
-def split_word(name: str, words: Collection[str]) -> str | None:
-    """Return the split that a file or folder is called after; None where that is not told.
+def split_of_name(name: str, words: Collection[str]) -> str | None:
+    """Return the split in the name of a file or folder; None if there is none, or several.
 
-    ``train2017`` is one, and ``mnist-train-00000-of-00004.tfrecord`` is of ``train``.
+    ``train2017`` is a split; ``mnist-train-00000-of-00004.tfrecord`` belongs to ``train``.
     """
     parts = [part for part in re.split(r"[-_. ]", name) if part]
     found = [p for p in parts if p in words or re.sub(r"[0-9]{4}$", "", p).lower() in words]
@@ -67,7 +66,7 @@ def split_word(name: str, words: Collection[str]) -> str | None:
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Return the names as people have them: train, val, test."""
+    """Return split names in the usual order: train, val, test."""
 
     def rank(name: str) -> tuple[int, str]:
         word = re.sub(r"[0-9]{4}$", "", name).lower()
@@ -76,39 +75,39 @@ def in_order(names: Sequence[str]) -> list[str]:
     return sorted(names, key=rank)
 
 
-def hint_of_splits(data: Any, source: Source) -> str | None:
-    """Return a word on splits that a source obviously has; None where it has none."""
+def splits_hint(data: Any, source: Source) -> str | None:
+    """Return a hint that a source seems to have splits; None if it does not."""
     words = {*WORDS}
     if isinstance(source, ClassSource):
         classes = source.classes
-        if len(classes) > 1 and all(split_word(name, words) == name for name in classes):
+        if len(classes) > 1 and all(split_of_name(name, words) == name for name in classes):
             return (
-                f"the classes are called {', '.join(classes)}: --split source makes a dataset of "
+                f"the classes are named {', '.join(classes)}: --split source writes a dataset for "
                 "each of them"
             )
         return None
     if not isinstance(data, (str, os.PathLike)) or not os.path.isdir(data):
-        return None  # a URL is not asked once more for this
+        return None  # not worth a request for a URL
     try:
         listed = inputs_for(os.fspath(data)).listing(os.fspath(data))
     except OSError:
         return None
-    found = sorted({split_word(e.name, words) or "" for e in listed if e.is_file()} - {""})
+    found = sorted({split_of_name(e.name, words) or "" for e in listed if e.is_file()} - {""})
     if len(found) < 2:
         return None
-    return f"files are called {', '.join(found)}: --split source makes a dataset of each of them"
+    return f"files are named {', '.join(found)}: --split source writes a dataset for each of them"
 
 
 _HINT: Final = (
-    "looked for a mapping from names to data; a saved DatasetDict; folders called train, val, "
-    "test, ...; files that are called so, as train-*.parquet; VOC's ImageSets/Main; COCO's "
+    "searched for a mapping from names to data; a saved DatasetDict; folders named train, val, "
+    "test, ...; files with such names, as train-*.parquet; VOC's ImageSets/Main; COCO's "
     "instances_*.json. --split train=0.9,val=0.1 divides the items"
 )
-_OBJECTS: Final = "instances"  # what is meant where COCO has several files for an image
+_DEFAULT_KIND: Final = "instances"  # of COCO's several kinds of annotations for an image
 
 Schema = Mapping[str, FeatureType]
 _Open = Callable[..., Source]
-"""Opens a split: (schema, table, *, skip_errors), as of `open_source`."""
+"""Opens a split with (schema, table, *, skip_errors), as of `open_source`."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,8 @@ class SourceSplits:
     """The splits of a source.
 
     Attributes:
-        openers: How each is opened, by name.
-        notes: What a person should know, one line each.
+        openers: A function that opens the split, by split.
+        notes: Remarks for the user, one line each.
     """
 
     openers: Mapping[str, _Open]
@@ -126,7 +125,7 @@ class SourceSplits:
     def open(
         self, schema: Schema, table: TableOptions | None = None, *, skip_errors: bool = False
     ) -> dict[str, Source]:
-        """Open all of them, with the same numbers for the same classes.
+        """Open all splits, and number their classes alike.
 
         Args:
             schema: As of :func:`shardwriter.sources.find.open_source`.
@@ -134,7 +133,7 @@ class SourceSplits:
             skip_errors: Likewise.
 
         Raises:
-            SourceError: One can not be opened.
+            SourceError: A split cannot be opened.
         """
         sources = {}
         for name, opener in self.openers.items():
@@ -151,7 +150,7 @@ class SourceSplits:
         classes = sorted({name for source in with_classes for name in source.classes})
         for source in with_classes:
             source.use_classes(classes)
-        _check_numbers(sources)
+        _check_coco_classes(sources)
         return sources
 
 
@@ -159,23 +158,23 @@ def find_splits(data: Any, format: str = "auto", names: Sequence[str] = ()) -> S
     """Find the splits that a source has.
 
     Args:
-        data: What a person named, as for :func:`shardwriter.sources.find.open_source`; or a mapping
-            from names to such.
-        format: What each split is, or ``auto``.
-        names: The splits that are wanted, in order; none: all of them.
+        data: A source as of :func:`shardwriter.sources.find.open_source`, or a mapping from split
+            names to sources.
+        format: The format of each split, or ``auto``.
+        names: The splits to return, in order; empty for all.
 
     Raises:
         OptionError: The source has no splits, or none of such a name.
-        SourceError: What is there can not be listed, or does not tell which file is meant.
+        SourceError: The source cannot be listed, or several files match a split.
     """
     if isinstance(data, os.PathLike):
         data = os.fspath(data)
     notes: list[str] = []
     if isinstance(data, str):
-        found = _of_text(data, format, frozenset(names), notes)
+        found = _splits_of_path(data, format, frozenset(names), notes)
         shown = repr(data)
     else:
-        found = _of_mapping(data, partial(_of_value, format, None))
+        found = _splits_of_mapping(data, partial(_value_opener, format, None))
         shown = f"a {type(data).__name__}"
     if not found:
         raise OptionError(f"{shown} has no splits of its own", hint=_HINT)
@@ -190,7 +189,7 @@ def find_splits(data: Any, format: str = "auto", names: Sequence[str] = ()) -> S
     chosen = names or list(found)
     if not names and "trainval" in found and {"train", "val"} & found.keys():
         chosen = [name for name in chosen if name != "trainval"]
-        notes.append("trainval is what train and val are together, and is left out")
+        notes.append("trainval is the union of train and val, and is left out")
     return SourceSplits({name: found[name] for name in chosen}, notes)
 
 
@@ -201,13 +200,13 @@ def open_as_split(
     split: Split | None,
     table: TableOptions | None = None,
 ) -> Source:
-    """Open what a dataset was written from: one of the splits of a source, where it was that.
+    """Open the source that a dataset was written from: one of the splits of a source, if it is one.
 
     Args:
-        data: The source of the write; for a split also what that split alone is.
-        format: What it is, or ``auto``.
+        data: The source of the write, or of this split alone.
+        format: Its format, or ``auto``.
         schema: Types fixed by the user.
-        split: Which split it was; None for the only dataset.
+        split: The split; None for a dataset without splits.
         table: How a table is read.
 
     Raises:
@@ -223,8 +222,8 @@ def open_as_split(
     return open_source(data, format, schema, table, skip_errors=True)
 
 
-def _check_numbers(sources: Mapping[str, Source]) -> None:
-    """Refuse files of annotations that have other names for the same numbers."""
+def _check_coco_classes(sources: Mapping[str, Source]) -> None:
+    """Raise if annotation files have different names for a category number."""
     known: dict[int, tuple[str, str]] = {}
     for split_name, source in sources.items():
         if not isinstance(source, coco_source.CocoDetection):
@@ -233,25 +232,25 @@ def _check_numbers(sources: Mapping[str, Source]) -> None:
             first, before = known.setdefault(number, (split_name, name))
             if name != before:
                 raise SourceError(
-                    f"category {number} is {before!r} in split {first!r}, and {name!r} in split "
+                    f"category {number} is {before!r} in split {first!r}, but {name!r} in split "
                     f"{split_name!r}",
-                    hint="number the categories of all files in one way",
+                    hint="number the categories alike in all files",
                 )
 
 
 # -- mappings --------------------------------------------------------------------------------------
 
 
-def _of_mapping(data: Any, opened: Callable[[str, Any], _Open]) -> dict[str, _Open]:
+def _splits_of_mapping(data: Any, opened: Callable[[str, Any], _Open]) -> dict[str, _Open]:
     if not isinstance(data, Mapping):
         return {}
     for name in data:
         if not isinstance(name, str):
-            raise OptionError(f"a split is called {name!r}, and not by a text")
+            raise OptionError(f"the name of a split is {name!r}; it must be text")
     return {name: opened(name, value) for name, value in data.items()}
 
 
-def _of_value(format: str, reference: str | None, _name: str, value: Any) -> _Open:
+def _value_opener(format: str, reference: str | None, _name: str, value: Any) -> _Open:
     def opened(
         schema: Schema, table: TableOptions | None = None, *, skip_errors: bool = False
     ) -> Source:
@@ -262,23 +261,25 @@ def _of_value(format: str, reference: str | None, _name: str, value: Any) -> _Op
     return opened
 
 
-# -- names -----------------------------------------------------------------------------------------
+# -- paths -----------------------------------------------------------------------------------------
 
 
-def _of_text(data: str, format: str, wanted: frozenset[str], notes: list[str]) -> dict[str, _Open]:
+def _splits_of_path(
+    data: str, format: str, wanted: frozenset[str], notes: list[str]
+) -> dict[str, _Open]:
     inputs = inputs_for(data)
     if not inputs.exists(data):
         if is_reference(data):
             value = import_reference(data, "SOURCE")
             if callable(value) and not isinstance(value, Mapping):
-                value = _called(value, data)
-            return _of_mapping(value, partial(_of_value, "auto", data))
+                value = _call(value, data)
+            return _splits_of_mapping(value, partial(_value_opener, "auto", data))
         if glob.has_magic(data):
             paths = sorted(filter(inputs.is_file, inputs.glob(data)))
             annotated = [p for p in paths if p.lower().endswith(".json") and is_coco_file(p)]
             if annotated and format in ("auto", coco_source.KIND):
-                return _of_coco(data, annotated, {*WORDS, *wanted}, notes)
-            return _of_files(paths, format, wanted, notes)
+                return _splits_of_coco(data, annotated, {*WORDS, *wanted}, notes)
+            return _splits_of_files(paths, format, wanted, notes)
         raise OptionError("there is no such file or folder", path=data)
     if not inputs.is_directory(data):
         return {}
@@ -289,31 +290,31 @@ def _of_text(data: str, format: str, wanted: frozenset[str], notes: list[str]) -
             kind = huggingface_source.KIND
             return {name: partial(open_source, os.path.join(data, name), kind) for name in saved}
     if format == voc_source.KIND or (is_auto and voc_source.is_voc_folder(data)):
-        return _of_voc(data, wanted)
+        return _splits_of_voc(data, wanted)
     if format == coco_source.KIND or is_auto:
         annotated = coco_files(data)
         if annotated:
-            return _of_coco(data, annotated, {*WORDS, *wanted}, notes)
+            return _splits_of_coco(data, annotated, {*WORDS, *wanted}, notes)
     if format == image_mask_source.KIND or (is_auto and image_mask_source.has_pairs(data)):
-        return _of_pairs(data, wanted)
+        return _splits_of_pairs(data, wanted)
     entries = sorted(inputs.listing(data), key=lambda entry: entry.name)
     folders = [entry.name for entry in entries if entry.is_dir() and entry.name[:1] != "."]
-    named = [name for name in folders if split_word(name, {*WORDS, *wanted}) == name]
+    named = [name for name in folders if split_of_name(name, {*WORDS, *wanted}) == name]
     if named:
         others = [name for name in folders if name not in named]
         if others:
-            notes.append(f"folders that are no splits are left out: {', '.join(others[:5])}")
+            notes.append(f"folders that are not splits are left out: {', '.join(others[:5])}")
         return {
             name: partial(open_source, os.path.join(data, name), format) for name in in_order(named)
         }
     paths = [entry.path for entry in entries if entry.is_file()]
-    found = _of_files(paths, format, wanted, notes)
-    if not found and "data" in folders:  # as repositories of the Hugging Face hub have them
-        return _of_text(os.path.join(data, "data"), format, wanted, notes)
+    found = _splits_of_files(paths, format, wanted, notes)
+    if not found and "data" in folders:  # as in repositories of the Hugging Face hub
+        return _splits_of_path(os.path.join(data, "data"), format, wanted, notes)
     return found
 
 
-def _called(function: Callable[[], Any], name: str) -> Any:
+def _call(function: Callable[[], Any], name: str) -> Any:
     try:
         return function()
     except ShardwriterError:
@@ -326,7 +327,7 @@ def _called(function: Callable[[], Any], name: str) -> Any:
         ) from error
 
 
-def _of_voc(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
+def _splits_of_voc(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
     inputs = inputs_for(folder)
     lists = os.path.join(folder, "ImageSets", "Main")
     if not inputs.is_directory(lists):
@@ -340,28 +341,28 @@ def _of_voc(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
     }
 
 
-def _of_coco(
+def _splits_of_coco(
     shown: str, paths: Sequence[str], words: Collection[str], notes: list[str]
 ) -> dict[str, _Open]:
     by_kind: dict[str, dict[str, str]] = {}
     for path in paths:
         parts = os.path.splitext(split_path(path)[1])[0].split("_")
-        at = next((i for i, part in enumerate(parts) if split_word(part, words)), len(parts) - 1)
+        at = next((i for i, part in enumerate(parts) if split_of_name(part, words)), len(parts) - 1)
         kind, name = "_".join(parts[:at]), "_".join(parts[at:])
         by_kind.setdefault(kind, {})[name] = path
     kinds = sorted(by_kind)
-    if len(kinds) > 1 and _OBJECTS not in by_kind:
+    if len(kinds) > 1 and _DEFAULT_KIND not in by_kind:
         raise SourceError(
-            f"annotations of several kinds are there: {', '.join(kinds)}",
+            f"there are annotations of several kinds: {', '.join(kinds)}",
             path=shown,
-            hint=f"say which are meant: '{os.path.dirname(paths[0])}/{kinds[0]}_*.json'",
+            hint=f"choose one: '{os.path.dirname(paths[0])}/{kinds[0]}_*.json'",
         )
-    chosen = kinds[0] if len(kinds) == 1 else _OBJECTS
+    chosen = kinds[0] if len(kinds) == 1 else _DEFAULT_KIND
     if len(kinds) > 1:
         others = [kind for kind in kinds if kind != chosen]
         notes.append(
-            f"annotations of kind {chosen} are taken, and {', '.join(others)} left out: "
-            f"'{os.path.dirname(paths[0])}/{others[0]}_*.json' says others"
+            f"reading annotations of kind {chosen}; {', '.join(others)} left out: for others give "
+            f"'{os.path.dirname(paths[0])}/{others[0]}_*.json'"
         )
     found = by_kind[chosen]
     return {
@@ -369,7 +370,7 @@ def _of_coco(
     }
 
 
-def _of_pairs(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
+def _splits_of_pairs(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
     tree = tree_of(folder)
     words = {*WORDS, *wanted}
     specs: dict[str, str] = {}
@@ -391,7 +392,7 @@ def _of_pairs(folder: str, wanted: Collection[str]) -> dict[str, _Open]:
     }
 
 
-def _of_files(
+def _splits_of_files(
     paths: Sequence[str], format: str, wanted: Collection[str], notes: list[str]
 ) -> dict[str, _Open]:
     words = {*WORDS, *wanted}
@@ -401,7 +402,7 @@ def _of_files(
         kind = format_of_file(path)
         if kind is None or format not in ("auto", kind):
             continue
-        name = split_word(os.path.basename(path), words)
+        name = split_of_name(os.path.basename(path), words)
         if name is None:
             others.append(os.path.basename(path))
         else:
@@ -412,20 +413,22 @@ def _of_files(
         if len(kinds) > 1:
             raise SourceError(
                 f"split {name!r} has files of several formats: {', '.join(sorted(kinds))}",
-                hint=f"say which are meant: --format {' or '.join(sorted(kinds))}",
+                hint=f"choose one: --format {' or '.join(sorted(kinds))}",
             )
         ((kind, files),) = kinds.items()
         if kind == tfrecord_source.KIND:
-            found[name] = partial(_opened_records, files)
+            found[name] = partial(_open_records, files)
         else:
             found[name] = partial(open_files, kind, files)
     if found and others:
         more = ", ..." if len(others) > 5 else ""
-        notes.append(f"files of no split are left out: {', '.join(others[:5])}{more}")
+        notes.append(
+            f"files without a split in their names are left out: {', '.join(others[:5])}{more}"
+        )
     return found
 
 
-def _opened_records(
+def _open_records(
     paths: Sequence[str], _schema: Schema, table: TableOptions | None, *, skip_errors: bool
 ) -> Source:
     if table is not None:

@@ -1,7 +1,7 @@
-"""What tables have in common, whatever their rows are written in: files of rows, read by position.
+"""Tables of text (csv, jsonl): the options for reading them, and rows by number.
 
-A first pass over the whole input finds where every row begins; a row is known by its number. A row
-that can not be read is an item too where errors are skipped, and gives its error when it is loaded.
+A first pass over the whole input finds the offset of every row. If errors are skipped, a row that
+cannot be read stays an item, which raises its error when it is loaded.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ from shardwriter.sources.positions import (
     row_key,
 )
 
-# How tables are read: their header, their missing values, their encoding, which columns.
-
 NA_VALUES: Final = ("NA", "N/A", "n/a", "NULL", "null", "None")
-"""Cells that are missing values in columns of numbers, beside the empty one.
+"""Cells that are missing values in columns of numbers, beside the empty cell.
 
-``nan`` and ``NaN`` are none of them: a float holds NaN, and they are read as that.
+``nan`` and ``NaN`` are not among them: they are read as the float NaN.
 """
 
 _TABLES: Final = ("csv", "jsonl", "parquet", "huggingface")
@@ -48,20 +46,19 @@ _FORMATS: Final = {
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How the files of a table are read, where they do not say it themselves.
+    """Options for reading the files of a table.
 
     Attributes:
-        header: Whether the first line of a CSV file names its columns.
-        names: What the columns are called where ``header`` is False; None: ``column0``,
-            ``column1``, ...
-        na: Cells of a CSV file that are missing values in columns that are numeric without them,
-            beside the empty cell; None for :data:`NA_VALUES`.
-        encoding: Of the text in CSV and JSON files: a codec of Python; None for UTF-8.
-        columns: The columns that are read; None for all.
-        drop_columns: Columns that are not read.
+        header: Whether the first line of a CSV file has the column names.
+        names: The column names if ``header`` is False; None for ``column0``, ``column1``, ...
+        na: Cells of a CSV file that are missing values in columns of numbers, beside the empty
+            cell; None for :data:`NA_VALUES`.
+        encoding: The encoding of CSV and JSON files: a codec of Python; None for UTF-8.
+        columns: The columns to read; None for all.
+        drop_columns: Columns to leave out.
 
     Raises:
-        OptionError: A value is none of these, or two contradict each other.
+        OptionError: A value is invalid, or two options contradict each other.
     """
 
     header: bool = True
@@ -73,17 +70,17 @@ class TableOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.header, bool):
-            raise OptionError(f"header is {self.header!r}: it is True or False")
+            raise OptionError(f"header is {self.header!r}; expected True or False")
         for option in ("names", "na", "columns", "drop_columns"):
             values = getattr(self, option)
             if values is not None and not (
                 isinstance(values, tuple) and all(isinstance(value, str) for value in values)
             ):
-                raise OptionError(f"{option} is {values!r}: it is a tuple of texts")
+                raise OptionError(f"{option} is {values!r}; expected a tuple of str")
         if self.names is not None and self.header:
             raise OptionError(
-                "names are given, and the first line of the table names its columns",
-                hint="add --no-header where the first line is data",
+                "column names are given, but the first line of the table has names, too",
+                hint="add --no-header if the first line is data",
             )
         for option in ("names", "columns", "drop_columns"):
             values = getattr(self, option) or ()
@@ -93,62 +90,62 @@ class TableOptions:
                 raise OptionError(f"{option} has {what}", hint="name each column once")
         if self.columns is not None and self.drop_columns is not None:
             raise OptionError(
-                "--columns and --drop-columns both say which columns are read",
-                hint="leave one of them off",
+                "--columns and --drop-columns can not be combined",
+                hint="remove one of them",
             )
         if self.columns == ():
-            raise OptionError("--columns names no column", hint="leave it off to read all")
+            raise OptionError("--columns is empty", hint="omit it to read all columns")
         if self.encoding is not None:
             found = _codec(self.encoding)
             object.__setattr__(self, "encoding", None if found == "utf-8" else found)
 
     @property
     def na_values(self) -> frozenset[str]:
-        """The cells, without the empty one, that are missing values in columns of numbers."""
+        """The cells that are missing values in columns of numbers, beside the empty cell."""
         return frozenset(NA_VALUES if self.na is None else self.na) - {""}
 
     def check_format(self, format: str) -> None:
-        """Refuse an option that a format does not have.
+        """Raise for an option that a format does not have.
 
         Raises:
-            OptionError: Names the option and the formats that have it.
+            OptionError: An option is for other formats.
         """
         for option, value in self.to_json().items():
             flag, formats = _FORMATS.get(option, ("--names", ("csv",)))
             if format not in formats:
                 raise OptionError(
-                    f"{flag} is for {', '.join(formats)}, and the source is {format}",
-                    hint=f"leave {flag} off" if value else f"leave {flag} (header=False) off",
+                    f"{flag} is for {', '.join(formats)}, but the source is {format}",
+                    hint=f"remove {flag}" if value else f"remove {flag} (header=False)",
                 )
 
     def pick(self, names: Sequence[str], path: str | None = None) -> list[str]:
-        """Return the columns of a table that are read, in the table's order.
+        """Return the columns to read, in the table's order.
 
         Args:
-            names: Of all columns.
-            path: Of the table, for the error.
+            names: All columns.
+            path: The table, for error messages.
 
         Raises:
-            OptionError: There is no such column, or none is left.
+            OptionError: A column does not exist, or none is left.
         """
-        asked = self.columns or self.drop_columns
-        if not asked:
+        requested = self.columns or self.drop_columns
+        if not requested:
             return list(names)
-        there = set(names)
-        missing = [name for name in asked if name not in there]
+        existing = set(names)
+        missing = [name for name in requested if name not in existing]
         if missing:
             flag = "--columns" if self.columns else "--drop-columns"
             from difflib import get_close_matches
 
             close = get_close_matches(missing[0], names, n=3)
             raise OptionError(
-                f"{flag} names {missing[0]!r}, and there is no such column",
+                f"{flag}: there is no column {missing[0]!r}",
                 path=path,
                 hint=f"did you mean {' or '.join(close)}?"
                 if close
                 else f"the columns are {', '.join(names[:20])}{', ...' * (len(names) > 20)}",
             )
-        wanted = set(asked)
+        wanted = set(requested)
         found = [name for name in names if (name in wanted) == (self.columns is not None)]
         if not found:
             raise OptionError("--drop-columns leaves no column", path=path)
@@ -156,24 +153,24 @@ class TableOptions:
 
     @property
     def picks(self) -> bool:
-        """Whether some columns are not read."""
+        """Whether some columns are left out."""
         return bool(self.columns or self.drop_columns)
 
-    def picked(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return rows with the columns that are read."""
-        asked, takes = set(self.columns or self.drop_columns or ()), self.columns is not None
-        return [{n: row[n] for n in row if (n in asked) == takes} for row in rows]
+    def pick_rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return rows with only the columns to read."""
+        requested, keeps = set(self.columns or self.drop_columns or ()), self.columns is not None
+        return [{n: row[n] for n in row if (n in requested) == keeps} for row in rows]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is not the default: it decides bytes, and goes into the job's hash."""
-        told: dict[str, Any] = {} if self.header else {"header": False}
+        """Return the options that are not defaults. They affect records and are in the job hash."""
+        values_by_option: dict[str, Any] = {} if self.header else {"header": False}
         for option in ("names", "na", "columns", "drop_columns"):
             values = getattr(self, option)
             if values is not None:
-                told[option] = list(values)
+                values_by_option[option] = list(values)
         if self.encoding is not None:
-            told["encoding"] = self.encoding
-        return told
+            values_by_option["encoding"] = self.encoding
+        return values_by_option
 
 
 def table_options(
@@ -185,18 +182,18 @@ def table_options(
     columns: Sequence[str] | str | None = None,
     drop_columns: Sequence[str] | str | None = None,
 ) -> TableOptions | None:
-    """Return how a table is read; None where nothing but defaults is given.
+    """Return the options of a table; None if all are defaults.
 
     Args:
         header: As of :class:`TableOptions`.
-        names: Likewise; they name the columns only where there is no header.
+        names: Likewise; ignored if there is a header.
         na: Likewise; a list, or text with commas.
         encoding: Likewise.
         columns: Likewise; a list, or text with commas.
         drop_columns: Likewise.
 
     Raises:
-        OptionError: A value is wrong, or two contradict each other.
+        OptionError: A value is invalid, or two options contradict each other.
     """
     found = TableOptions(
         header,
@@ -225,22 +222,22 @@ def _repeated(names: Sequence[str]) -> str | None:
 
 
 def _codec(name: object) -> str:
-    """Return Python's own name of a codec of text."""
+    """Return Python's name of a text encoding."""
     try:
         found = codecs.lookup(name) if isinstance(name, str) else None
-    except (LookupError, ValueError):  # ValueError: the name holds a NUL
+    except (LookupError, ValueError):  # ValueError: the name has a NUL
         found = None
     if found is None or not found._is_text_encoding:
         raise OptionError(
-            f"--encoding {name!r}: there is no such encoding",
-            hint="as in --encoding latin-1, cp1252, utf-16, shift_jis or gb18030",
+            f"--encoding {name!r}: unknown encoding",
+            hint="such as --encoding latin-1, cp1252, utf-16, shift_jis or gb18030",
         )
     return found.name
 
 
 BLOCK_ROWS: Final = 1024
 _BLOCK_BYTES: Final = 4 << 20
-_DENSE_BYTES: Final = 1 << 14  # of the file for each row that is wanted
+_DENSE_BYTES: Final = 1 << 14  # of the file, for each row to read
 _MAX_STEP_ROWS: Final = 256
 
 
@@ -249,15 +246,15 @@ class RowFile(InputFile):
 
     Args:
         path: The file.
-        spool: Where it is copied to, if need be.
-        encoding: Of its text; None for UTF-8.
-        skip_errors: Whether a bad row is noted; else it ends the scan.
+        spool: Receives a copy of the file, if it cannot be read by position.
+        encoding: The encoding of its text; None for UTF-8.
+        skip_errors: Note invalid rows; otherwise the first one ends the scan.
 
     Attributes:
-        size_bytes: Of its text, once it was scanned.
-        crc32c: Of its text.
-        bad_rows: Numbers of the rows that can not be read, ascending.
-        bad_lines: The lines that they begin in, 1-based.
+        size_bytes: The size of its text, after the scan.
+        crc32c: The CRC-32C of its text.
+        bad_rows: Numbers of the invalid rows, ascending.
+        bad_lines: The lines in which these begin, from 1.
     """
 
     def __init__(
@@ -271,11 +268,11 @@ class RowFile(InputFile):
         self.bad_lines = array("q")
 
     def error_of(self, text: bytes, line: int) -> SourceError | None:
-        """Return why a row can not be read; None where it can.
+        """Return the error for a row that cannot be read; None if it can.
 
         Args:
-            text: Of the row.
-            line: That it begins in.
+            text: The text of the row.
+            line: The line in which it begins.
         """
         raise NotImplementedError
 
@@ -287,12 +284,12 @@ class RowTable(Generic[F]):
     """Rows of one or several files, by number.
 
     Args:
-        max_open_files: How many files may be open at once.
+        max_open_files: The limit of open files.
     """
 
     random_access = True
-    travels = True
-    stable = True
+    sendable = True
+    resumable = True
     vocabularies: Mapping[str, list[str]] = {}
     label: str | None = None
     warnings: Sequence[DataWarning] = ()
@@ -307,23 +304,23 @@ class RowTable(Generic[F]):
         self.block_items = BLOCK_ROWS
 
     def _add(self, file: F, scan: Callable[[OffsetTable], int]) -> None:
-        """Add the rows that ``scan`` finds in an open file."""
+        """Add the rows of an open file, found by ``scan``."""
         assert self.num_items is not None
         self._first_rows.append(self.num_items)
         self._files.append(file)
         self.num_items += scan(self._offsets)
         total_bytes = sum(f.size_bytes for f in self._files)
-        most = _BLOCK_BYTES * self.num_items // (total_bytes or 1)
-        self.block_items = max(1, min(BLOCK_ROWS, most))
+        max_rows = _BLOCK_BYTES * self.num_items // (total_bytes or 1)
+        self.block_items = max(1, min(BLOCK_ROWS, max_rows))
 
     def _texts(self, items: Sequence[int]) -> Iterator[tuple[F, bytes, int]]:
-        """Yield the text of rows, in their order: a file, the text, and how many rows it has.
+        """Yield the text of rows, in order, as (file, text, number of rows).
 
         Raises:
-            SourceError: One of them can not be read.
+            SourceError: A row cannot be read.
         """
         if any(file.bad_rows for file in self._files):
-            self._refuse_bad(items)
+            self._check_rows(items)
         for first, stop in _ranges(items):
             rows = items[first:stop]
             begin = 0
@@ -334,11 +331,12 @@ class RowTable(Generic[F]):
                     end = bisect_left(rows, self._first_rows[number + 1], begin)
                 file = self._files[number]
                 self._open_files.open(file)
-                # A file has one offset more than rows, hence "+ number".
+                # The offsets of a file have one more entry than rows, hence "+ number".
                 yield file, self._text(file, number, rows[begin:end]), end - begin
                 begin = end
 
-    def _refuse_bad(self, items: Sequence[int]) -> None:
+    def _check_rows(self, items: Sequence[int]) -> None:
+        """Raise the error of the first invalid row."""
         for item in items:
             number = bisect_right(self._first_rows, item) - 1
             file = self._files[number]
@@ -353,13 +351,13 @@ class RowTable(Generic[F]):
         """Return the text of rows of one file, in ascending order."""
         first, last = rows[0] + number, rows[-1] + number
         if last - first == len(rows) - 1:
-            return _without_mark(file, *self._offsets.span(first, last + 1))
+            return _read_text(file, *self._offsets.span(first, last + 1))
         offsets = self._offsets.entries(first, last + 2)
         places = np.array(rows) + (number - first)
         begins, ends = offsets[places].tolist(), offsets[places + 1].tolist()
         if ends[-1] - begins[0] > _DENSE_BYTES * len(rows):
-            return b"".join(map(partial(_without_mark, file), begins, ends))
-        # Reading what lies between costs less than reading every row by itself.
+            return b"".join(map(partial(_read_text, file), begins, ends))
+        # One read of the whole range costs less than a read for each row.
         start = begins[0]
         text = file.read(start, ends[-1])
         text = b"".join([text[b - start : e - start] for b, e in zip(begins, ends, strict=True)])
@@ -375,26 +373,26 @@ class RowTable(Generic[F]):
         return item_index
 
     def key(self, item: int) -> str:
-        """Return ``row 7``, and the file where there are several."""
+        """Return ``row 7``, with the file if there are several."""
         return row_key(item, self._first_rows, lambda number: self._files[number].path)
 
     def digest(self) -> dict[str, Any]:
-        """Return sizes and checksums of the files, in order."""
+        """Return the sizes and checksums of the files, in order."""
         return {"files": [[f.size_bytes, f"{f.crc32c:08x}"] for f in self._files]}
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same with the times of the files."""
+        """Return the digest with the modification times of the files."""
         return {"files": [[f.size_bytes, f"{f.crc32c:08x}", f.mtime_ns] for f in self._files]}
 
 
-def _without_mark(file: InputFile, begin: int, end: int) -> bytes:
-    """Read [begin, end) without the byte order mark that a file may begin with."""
+def _read_text(file: InputFile, begin: int, end: int) -> bytes:
+    """Return the bytes [begin, end) of a file, without its byte order mark."""
     text = file.read(begin, end)
     return text.removeprefix(BOM) if begin == 0 else text
 
 
 def _ranges(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Cut row numbers into ranges that ascend, and are not too far apart to be read together."""
+    """Yield ranges of ascending row numbers that are close enough to be read together."""
     steps = np.diff(np.array(rows, np.int64))
     cuts = np.flatnonzero((steps <= 0) | (steps > _MAX_STEP_ROWS)) + 1
     start = 0

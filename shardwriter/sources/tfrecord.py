@@ -1,11 +1,15 @@
-"""``tfrecord``: records of TFRecord files; they are copied byte for byte.
+"""``tfrecord``: records of TFRecord files, copied byte for byte.
 
-A dataset of ours is read in reading order, which is the order in which its items came: record r of
-the copy is record r of the dataset. Other files are read one after the other: sets of shards in the
-order of their shards, loose files by name. What the files are compressed with is found by content.
+A dataset of shardwriter is read in reading order, which is the order of its items: record r of the
+copy is record r of the dataset. Other files are read one after the other: sets of shards in the
+order of their shards, loose files by name. The compression of a file is detected from its content.
 
-Of plain files a first pass over the frames' headers finds where every record begins, so that any of
-them is at hand. A compressed file can only be read through. Every CRC is checked in both cases.
+    RecordFile       one uncompressed file: offsets of its records, and records by position
+    FrameReader      many frames of uncompressed files at once, checked, to be copied as they are
+    TFRecordFiles    the source
+
+Uncompressed files get a first pass over the frame headers, which gives random access. Compressed
+files are only read through. Every CRC is checked in both cases.
 """
 
 from __future__ import annotations
@@ -66,11 +70,9 @@ from shardwriter.storage import (
     split,
 )
 
-# One plain TFRecord file, read by position: where its records begin, and any of them, proven.
-
-_WINDOW_BYTES: Final = 1 << 14  # read at a time to find headers
-_AHEAD_BYTES: Final = 1 << 16  # of records that are read in order
-_DENSE_BYTES: Final = 1 << 13  # frames that are smaller are read with what they hold
+_WINDOW_BYTES: Final = 1 << 14  # per read when scanning headers
+_AHEAD_BYTES: Final = 1 << 16  # per read when reading records in order
+_DENSE_BYTES: Final = 1 << 13  # files with smaller frames on average are scanned as a whole
 _DENSE_WINDOW_BYTES: Final = 1 << 22
 _BATCH: Final = 1 << 16
 _HEADER_CACHE_SIZE: Final = 1 << 14
@@ -79,13 +81,13 @@ _U32: Final = struct.Struct("<I")
 
 
 class RecordFile(InputFile):
-    """One plain TFRecord file, read by position.
+    """An uncompressed TFRecord file, read by position.
 
     Attributes:
-        num_records: Its records, once it was scanned.
+        num_records: The number of records, after a scan.
         file_bytes: Its size.
-        crc32c: Of everything but the payloads: of all lengths and all CRCs.
-        is_proven: Whether all of its bytes were held against the CRC that a manifest has of it.
+        crc32c: The CRC-32C of all headers and footers, that is of everything but the payloads.
+        is_checked: Whether the whole file has the CRC-32C of its manifest.
     """
 
     def __init__(self, path: str) -> None:
@@ -93,8 +95,8 @@ class RecordFile(InputFile):
         self.num_records = 0
         self.file_bytes = 0
         self.crc32c = 0
-        self.is_proven = False
-        self._next = -1  # the place behind the record that was read last
+        self.is_checked = False
+        self._next = -1  # the position after the last record read
         self._ahead, self._ahead_start = b"", 0
 
     def close(self) -> None:
@@ -104,7 +106,7 @@ class RecordFile(InputFile):
         self._ahead, self._ahead_start = b"", 0
 
     def scan(self, offsets: OffsetTable) -> None:
-        """Go from header to header, and note where every record begins and the last one ends.
+        """Read all headers, and add the offset of every record and of the end.
 
         Raises:
             SourceError: A header is wrong, or the file ends inside a record.
@@ -112,7 +114,7 @@ class RecordFile(InputFile):
         self.file_bytes = self.num_bytes
         lengths: dict[bytes, int] = {}
         starts: list[int] = []
-        proofs: list[bytes] = []  # the CRC of a payload and the header that follows it
+        proofs: list[bytes] = []  # footer of a record and header of the next one
         window, window_start, at = b"", 0, 0
         while True:
             first = at - FOOTER_BYTES if at else 0
@@ -144,18 +146,18 @@ class RecordFile(InputFile):
         offsets.add(np.array([self.file_bytes], np.int64))
 
     def scan_along(self, ends: NDArray[np.uint64], file_crc32c: int, offsets: OffsetTable) -> bool:
-        """Do what :meth:`scan` does, many frames at a time, where an index is right.
+        """Do the same as :meth:`scan` with an index, many frames at a time.
 
-        As all is read where frames are small, the file is proven by the way: one CRC of all of it
-        costs a tenth of one for each record of 100 bytes.
+        This reads the whole file, as its frames are small, and so checks its CRC: a CRC of the file
+        costs a tenth of a CRC for each record of 100 bytes.
 
         Args:
-            ends: uint64[n]: where the index has each frame end.
-            file_crc32c: What the manifest says of the whole file.
-            offsets: Told where records begin, and where the last one ends.
+            ends: uint64[n]: the end of each frame in the index.
+            file_crc32c: The file's CRC-32C in the manifest.
+            offsets: Receives the offset of every record and of the end.
 
         Returns:
-            Whether every header is where and what it has to be; else nothing was noted.
+            Whether the index matches all headers; if not, no offset was added.
         """
         stops = ends.astype(np.int64)
         begins = np.concatenate(([0], stops))
@@ -178,13 +180,13 @@ class RecordFile(InputFile):
             crc = extend_crc32c(crc, proofs)
             content_crc = extend_crc32c(content_crc, data)
         self.check_unchanged()
-        self.is_proven = content_crc == file_crc32c
+        self.is_checked = content_crc == file_crc32c
         self.file_bytes, self.num_records, self.crc32c = self.num_bytes, len(sizes), crc
         offsets.add(begins)
         return True
 
     def record(self, begin: int, end: int, place: int) -> bytes:
-        """Read and prove the record whose frame is [begin, end)."""
+        """Return the record of the frame [begin, end) after checking it."""
         data = self._frame(begin, end, place)
         payload = data[HEADER_BYTES:-FOOTER_BYTES]
         if (
@@ -196,7 +198,7 @@ class RecordFile(InputFile):
         return payload
 
     def _frame(self, begin: int, end: int, place: int) -> bytes:
-        """Read a frame; where it is the one behind the last, with some that follow it."""
+        """Return the bytes of a frame; read ahead if it follows the last one."""
         is_next, self._next = place == self._next, place + 1
         if not is_next:
             self._ahead, self._ahead_start = b"", 0
@@ -207,7 +209,7 @@ class RecordFile(InputFile):
         return self._ahead[begin - self._ahead_start : end - self._ahead_start]
 
     def damage(self, begin: int, place: int) -> SourceError:
-        """Return what is wrong with the frame that begins at an offset."""
+        """Return the error for the damaged frame at an offset."""
         try:
             with closing(self._inputs.open_raw(self._absolute)) as file:
                 file.seek(begin)
@@ -218,7 +220,7 @@ class RecordFile(InputFile):
 
 
 def _proofs(data: bytes, at: NDArray[np.int64], sizes: NDArray[np.int64]) -> bytes | None:
-    """Return header and footer of frames that follow each other; None where a header is wrong."""
+    """Return the headers and footers of consecutive frames; None if a header is wrong."""
     lengths, which = np.unique(sizes - FRAME_BYTES, return_inverse=True)
     if int(lengths[-1]) > MAX_PAYLOAD_BYTES:
         return None
@@ -234,7 +236,7 @@ def _proofs(data: bytes, at: NDArray[np.int64], sizes: NDArray[np.int64]) -> byt
 
 
 def damaged(error: CorruptFile, path: str, place: int = 0, begin: int = 0) -> SourceError:
-    """Return the error for a damaged file; ``place`` and ``begin`` are where reading began."""
+    """Return the error for a damaged file; reading began at record ``place``, offset ``begin``."""
     return SourceError(
         error.message,
         path=path,
@@ -244,29 +246,26 @@ def damaged(error: CorruptFile, path: str, place: int = 0, begin: int = 0) -> So
     )
 
 
-# Many frames of plain files at once, proven, to be moved as they are.
-#
-# Frames that lie near each other come with one read, whatever order they are wanted in. Large ones
-# are read each for itself, in three parts: a copy of the payload, which its CRC needs, would cost
-# more than two more reads.
+# Frames that are close to each other are read together, in any order. Large frames are read one by
+# one, in three parts: copying a payload to check it costs more than two more reads.
 
 _Int64s = NDArray[np.int64]
 
-_BLOCK_BYTES: Final = 2 << 20  # stays in a cache, and in what the allocator keeps
+_BLOCK_BYTES: Final = 2 << 20  # fits a core's cache, and is reused by the allocator
 _LARGE_BYTES: Final = 1 << 15
-_HOLE_BYTES: Final = 1 << 12  # not wanted, and cheaper to read than another read
+_HOLE_BYTES: Final = 1 << 12  # a gap that is cheaper to read than to skip by another read
 
-_NOTHING: Final = np.zeros(0, np.int64)
+_NO_STARTS: Final = np.zeros(0, np.int64)
 
 
 class FrameSpans(NamedTuple):
-    """Where frames are.
+    """The positions of frames.
 
     Attributes:
         numbers: int64[n]: their files.
-        places: int64[n]: which records they are there.
-        begins: int64[n]: where they begin.
-        ends: int64[n]: where they end.
+        places: int64[n]: their record indices in the file.
+        begins: int64[n]: their first bytes.
+        ends: int64[n]: their ends.
     """
 
     numbers: _Int64s
@@ -276,11 +275,11 @@ class FrameSpans(NamedTuple):
 
 
 class FrameReader:
-    """Reads frames of plain files.
+    """Reads frames of uncompressed files.
 
     Args:
         files: The files.
-        open_files: Those of them that are open.
+        open_files: The pool that opens them.
     """
 
     def __init__(self, files: Sequence[RecordFile], open_files: OpenFiles) -> None:
@@ -288,47 +287,47 @@ class FrameReader:
         self._open_files = open_files
 
     def block(self, spans: FrameSpans) -> FrameBlock:
-        """Return the first of some frames, proven: as many as a block has, and one at least.
+        """Return the first of the frames, checked: as many as fit into a block, at least one.
 
-        Those behind a frame that is damaged are left for another call.
+        Frames after a damaged one are left for another call.
 
         Args:
-            spans: Where they are; one at least.
+            spans: Their positions; at least one.
 
         Raises:
-            SourceError: The first frame is damaged, or a file can not be read.
+            SourceError: The first frame is damaged, or a file cannot be read.
         """
         sizes = spans.ends - spans.begins
         total = np.cumsum(sizes)
         count = max(1, int(np.searchsorted(total, _BLOCK_BYTES, side="right")))
-        some = FrameSpans(*(each[:count] for each in spans))
+        taken = FrameSpans(*(each[:count] for each in spans))
         if int(total[count - 1]) >= _LARGE_BYTES * count:
-            return self._large(some)
+            return self._read_large(taken)
         sizes = sizes[:count]
-        data, starts = self._read(some)
-        are_proven = all(self._files[number].is_proven for number in set(some.numbers.tolist()))
-        if not are_proven and parse_frames(data, starts, starts + sizes, check=True) is None:
-            count = _num_good(data, starts, starts + sizes)
+        data, starts = self._read(taken)
+        are_checked = all(self._files[number].is_checked for number in set(taken.numbers.tolist()))
+        if not are_checked and parse_frames(data, starts, starts + sizes, check=True) is None:
+            count = _count_undamaged(data, starts, starts + sizes)
             if not count:
-                raise self._damage(some)
+                raise self._damage(taken)
         return FrameBlock([data], starts[:count], sizes[:count])
 
-    def _large(self, spans: FrameSpans) -> FrameBlock:
-        pieces: list[bytes] = []
+    def _read_large(self, spans: FrameSpans) -> FrameBlock:
+        frames: list[bytes] = []
         numbers, _, begins, ends = (each.tolist() for each in spans)
         for number, begin, end in zip(numbers, begins, ends, strict=True):
             frame = self._opened(number).read_at(begin, end)
             if len(frame) != end - begin or not is_valid_frame(frame):
-                if not pieces:
+                if not frames:
                     raise self._damage(spans)
                 break
-            pieces.append(frame)
-        for number in set(numbers):  # once, as a file that has changed is one for all its frames
+            frames.append(frame)
+        for number in set(numbers):  # once per file: a change affects all of its frames
             self._opened(number).check_unchanged()
-        return FrameBlock(pieces, _NOTHING, (spans.ends - spans.begins)[: len(pieces)])
+        return FrameBlock(frames, _NO_STARTS, (spans.ends - spans.begins)[: len(frames)])
 
     def _read(self, spans: FrameSpans) -> tuple[bytes, _Int64s]:
-        """Return bytes that hold the frames, and int64[n]: where each begins in them."""
+        """Return bytes with all frames, and int64[n]: where each begins in them."""
         order = np.lexsort((spans.begins, spans.numbers))
         numbers, _, begins, ends = (each[order] for each in spans)
         near = np.maximum(_HOLE_BYTES, ends[:-1] - begins[:-1])
@@ -341,7 +340,7 @@ class FrameReader:
         parts = []
         for number, begin, end in runs:
             parts.append(self._opened(number).read(begin, end))
-            if len(parts[-1]) != end - begin:  # the frames behind it would be taken for others
+            if len(parts[-1]) != end - begin:  # it would shift the frames that follow
                 raise file_changed(self._files[number].path)
         run_bytes = run_ends - run_begins
         shifts = np.cumsum(run_bytes) - run_bytes - run_begins
@@ -350,7 +349,7 @@ class FrameReader:
         return parts[0] if len(parts) == 1 else b"".join(parts), starts
 
     def _damage(self, spans: FrameSpans) -> SourceError:
-        """Return what is wrong with the first of some frames."""
+        """Return the error for the first of the frames, which is damaged."""
         file = self._opened(int(spans.numbers[0]))
         return file.damage(int(spans.begins[0]), int(spans.places[0]))
 
@@ -360,9 +359,9 @@ class FrameReader:
         return file
 
 
-def _num_good(data: bytes, starts: _Int64s, ends: _Int64s) -> int:
-    """Return how many frames there are in front of the first that is damaged."""
-    good, bad = 0, len(starts)  # so many are good; among so many one is not
+def _count_undamaged(data: bytes, starts: _Int64s, ends: _Int64s) -> int:
+    """Return the number of frames before the first damaged one."""
+    good, bad = 0, len(starts)  # the first `good` are undamaged; one of the first `bad` is damaged
     while bad - good > 1:
         middle = (good + bad) // 2
         if parse_frames(data, starts[good:middle], ends[good:middle], check=True) is None:
@@ -372,23 +371,20 @@ def _num_good(data: bytes, starts: _Int64s, ends: _Int64s) -> int:
     return good
 
 
-# TFRecord files that are read through: compressed ones, many of them in turn.
-
-
 class Throttled:
-    """A stream that is read in small pieces, as many are open at once."""
+    """A stream that is read in small portions, because many are open at once."""
 
-    def __init__(self, stream: OpenStream, most_bytes: int) -> None:
+    def __init__(self, stream: OpenStream, max_bytes: int) -> None:
         self._stream = stream
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
     def read(self, size: int, /) -> bytes:
-        """Read less than is asked for, where that is much."""
-        return self._stream.read(min(size, self._most_bytes))
+        """Return up to ``size`` bytes, but at most ``max_bytes``."""
+        return self._stream.read(min(size, self._max_bytes))
 
 
 class PooledFile:
-    """A file that is read on where it stood, and may be closed in between."""
+    """A file of a pool with a position of its own; the pool may close it between reads."""
 
     def __init__(self, pool: FilePool, number: int) -> None:
         self._pool = pool
@@ -396,38 +392,38 @@ class PooledFile:
         self._at = 0
 
     def read(self, size: int, /) -> bytes:
-        """Read on."""
+        """Return the next bytes."""
         data = self._pool.file(self._number).read_at(self._at, size)
         self._at += len(data)
         return data
 
     def seek(self, offset: int, /) -> int:
-        """Go to an offset from the beginning."""
+        """Set the position."""
         self._at = offset
         return offset
 
     def seekable(self) -> bool:
-        """Tell that one can go anywhere."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return the offset."""
+        """Return the position."""
         return self._at
 
     def close(self) -> None:
-        """Leave it to the pool."""
+        """Do nothing: the pool closes the file."""
 
 
-def opened(path: str, file: PooledFile | None) -> OpenStream:
-    """Return a file's content, unpacked; of one in a pool where that is given."""
+def open_content(path: str, file: PooledFile | None) -> OpenStream:
+    """Return a stream of a file's decompressed content; through the pool if ``file`` is given."""
     return open_stream(path) if file is None else OpenStream(path, file)
 
 
 def is_plain(path: str) -> bool:
-    """Tell whether a file is not compressed.
+    """Return whether a file is uncompressed.
 
     Raises:
-        SourceError: It can not be read.
+        SourceError: It cannot be read.
     """
     try:
         with open_stream(path) as stream:
@@ -437,7 +433,7 @@ def is_plain(path: str) -> bool:
 
 
 def tail(path: str) -> str:
-    """Return the last 8 bytes in hex: of a compressed file the checksum of its content."""
+    """Return the last 8 bytes in hex: of a compressed file, the checksum of its content."""
     with inputs_for(path).open(path) as file:
         return file.read_at(max(0, file.stat().st_size - 8), 8).hex()
 
@@ -445,11 +441,11 @@ def tail(path: str) -> str:
 KIND: Final = "tfrecord"
 
 _MAX_OPEN_FILES: Final = 128
-_STREAM_BYTES: Final = 64 << 20  # read ahead of all compressed files together
+_STREAM_BYTES: Final = 64 << 20  # read-ahead of all compressed files
 
 
 class StreamedRecord(NamedTuple):
-    """The descriptor of a record of a compressed file: the record itself, with its place."""
+    """The descriptor of a record of a compressed file: the record, with its position."""
 
     file: int
     place: int
@@ -457,26 +453,26 @@ class StreamedRecord(NamedTuple):
 
 
 class TFRecordFiles:
-    """Records of TFRecord files.
+    """The records of TFRecord files.
 
     Args:
         data: A file, a folder, a glob, a list in braces, or the name of a dataset (``dir/train``,
             ``dir/train@16``). Files are read in order of their names.
-        open_files: The files that are open, where others share the limit; None for its own.
+        open_files: A pool of open files to share; None for a new one.
 
     Attributes:
-        manifest: Of the dataset, where all of it is one that has a manifest.
+        manifest: The manifest, if the files are a complete dataset that has one.
         paths: The files.
-        files: Those that are plain, once they were looked through.
+        files: The uncompressed files, after the scan.
 
     Raises:
-        SourceError: There are none, shards are missing, or a file is damaged.
-        OptionError: There is nothing of that name.
+        SourceError: There are no files, shards are missing, or a file is damaged.
+        OptionError: There is no such path or dataset.
     """
 
     kind = KIND
-    stable = True
-    plan: Mapping[str, FeatureType] = {}  # records are copied: nothing is planned
+    resumable = True
+    plan: Mapping[str, FeatureType] = {}  # records are copied: no types to plan
     vocabularies: Mapping[str, list[str]] = {}
     label: str | None = None
     labels: Mapping[str, Any] | None = None
@@ -500,7 +496,7 @@ class TFRecordFiles:
             self._order = AssignedLocations(
                 manifest.num_shards, manifest.gaps, manifest.num_records
             )
-        self.random_access = self.travels = all(map(is_plain, self.paths))
+        self.random_access = self.sendable = all(map(is_plain, self.paths))
         self.num_items: int | None = manifest.num_records if manifest else None
         self._offsets = OffsetTable()
         if open_files is None:
@@ -539,13 +535,13 @@ class TFRecordFiles:
         expected = self.manifest.shards[shard].num_records
         if num_records != expected:
             raise SourceError(
-                f"there are {num_records:,} records, and the manifest says {expected:,}",
+                f"there are {num_records:,} records, but the manifest has {expected:,}",
                 path=self.paths[shard],
                 hint=_HINT,
             )
 
     def items(self) -> Iterator[int | StreamedRecord]:
-        """Yield the numbers of the records; of compressed files the records, as they are read.
+        """Yield record numbers; of compressed files the records, as they are read.
 
         Raises:
             SourceError: A compressed file is damaged.
@@ -553,19 +549,19 @@ class TFRecordFiles:
         if self.random_access:
             assert self.num_items is not None
             return iter(range(self.num_items))
-        return self._streamed() if self.manifest is None else self._streamed_in_turn()
+        return self._stream() if self.manifest is None else self._stream_in_order()
 
-    def _streamed(self) -> Iterator[StreamedRecord]:
+    def _stream(self) -> Iterator[StreamedRecord]:
         for number in range(len(self.paths)):
             yield from self._read(number)
 
-    def _streamed_in_turn(self) -> Iterator[StreamedRecord]:
+    def _stream_in_order(self) -> Iterator[StreamedRecord]:
         assert self.manifest is not None
         assert self._order is not None
         with ExitStack() as stack:
             states = [FileState.of(stat) for stat in self._inputs.stats(self._absolute)]
-            most = min(_MAX_OPEN_FILES, max_source_files())
-            pool = FilePool(self._absolute, states, most)
+            max_open = min(_MAX_OPEN_FILES, max_source_files())
+            pool = FilePool(self._absolute, states, max_open)
             stack.callback(pool.close)
             readers = [
                 stack.enter_context(closing(self._read(number, pool)))
@@ -589,7 +585,7 @@ class TFRecordFiles:
         file = None if pool is None else PooledFile(pool, number)
         num_open = 1 if pool is None else len(self.paths)
         try:
-            with opened(self._absolute[number], file) as stream:
+            with open_content(self._absolute[number], file) as stream:
                 throttled = Throttled(stream, max(1 << 16, _STREAM_BYTES // num_open))
                 for place, payload in enumerate(read_frames(throttled)):
                     yield StreamedRecord(number, place, payload)
@@ -599,11 +595,11 @@ class TFRecordFiles:
             raise SourceError(f"can not be read: {error.strerror}", path=path) from error
 
     def item(self, item_index: int) -> int:
-        """Return a record's number."""
+        """Return a record's number, which is the item."""
         return item_index
 
     def _place(self, item: int | StreamedRecord) -> tuple[int, int]:
-        """Return the file of a record, and its place there."""
+        """Return the file number of a record, and its index in the file."""
         if isinstance(item, StreamedRecord):
             return item.file, item.place
         if self._order is not None:
@@ -612,7 +608,7 @@ class TFRecordFiles:
         return number, item - self._first_records[number]
 
     def key(self, item: int | StreamedRecord) -> str:
-        """Return ``record 7``, and the file where there are several."""
+        """Return ``record 7``, with the file if there are several."""
         number, place = self._place(item)
         return (
             f"record {place}" if len(self.paths) == 1 else f"{self._names[number]} record {place}"
@@ -623,7 +619,7 @@ class TFRecordFiles:
         if isinstance(item, StreamedRecord):
             return item.payload
         number, place = self._place(item)
-        # A file has one offset more than records, hence "+ number".
+        # The offsets of a file have one more entry than records, hence "+ number".
         entry = self._first_records[number] + number + place
         begin, end = self._offsets.span(entry, entry + 1)
         file = self.files[number]
@@ -631,15 +627,15 @@ class TFRecordFiles:
         return file.record(begin, end, place)
 
     def frames(self, items: NDArray[np.int64]) -> FrameBlock:
-        """Return the frames of as many records as are read at once, proven.
+        """Return the checked frames of the first of these records, up to the size of a block.
 
         Raises:
-            SourceError: The first of them is damaged, or can not be read.
+            SourceError: The first record is damaged, or cannot be read.
         """
         return FrameReader(self.files, self._open_files).block(self.spans(items))
 
     def spans(self, items: NDArray[np.int64]) -> FrameSpans:
-        """Return where the frames of int64[n] records of plain files are."""
+        """Return the positions of int64[n] records of uncompressed files."""
         firsts = np.array(self._first_records, np.int64)
         if self._order is not None:
             numbers, places = self._order.locate_many(items)
@@ -650,20 +646,20 @@ class TFRecordFiles:
         return FrameSpans(numbers, places, self._offsets.at(entries), self._offsets.at(entries + 1))
 
     def decode(self, record: bytes) -> Any:
-        """Return the features of a record: arrays and lists of bytes; UNSET without a kind.
+        """Return the features of a record as arrays and lists of bytes; UNSET if they have no type.
 
         Returns:
             A mapping, or a `SequenceExample`.
 
         Raises:
             SourceError: It is neither a ``tf.train.Example`` nor a ``tf.train.SequenceExample``.
-            WireError: It is none of any kind.
+            WireError: It is not a valid protobuf message.
         """
         kind = payload_kind(record)
         if kind == "other":
             raise SourceError(
-                "the record is no tf.train.Example, so a map can not be given its features",
-                hint="without a map records are copied as they are",
+                "the record is not a tf.train.Example, so it can not be decoded for a map",
+                hint="write without a map to copy records as they are",
             )
         if kind == "SequenceExample":
             context, lists = decode_sequence_example(record)
@@ -674,7 +670,7 @@ class TFRecordFiles:
         return _with_unset(decode_example(record))
 
     def reads(self, directory: str, name: str) -> bool:
-        """Tell whether files of this dataset are read."""
+        """Return whether the source reads files of this dataset."""
         place = real(directory)
         for path in self.paths:
             for known in (absolute(path), real(path)):
@@ -686,10 +682,10 @@ class TFRecordFiles:
         return False
 
     def digest(self) -> dict[str, Any]:
-        """Return what identifies each file, and of a dataset its gaps and its schema.
+        """Return what identifies each file; for a dataset also its gaps, labels and schema.
 
-        Of a plain file: its size and the CRC of all lengths and CRCs in it, which stand for the
-        records. Of a compressed one: its size and last 8 bytes, with the checksum of its content.
+        An uncompressed file: its size and the CRC of all headers and footers, which include CRCs of
+        the payloads. A compressed one: its size and last 8 bytes, with the checksum of its content.
         """
         files = [[file.file_bytes, f"{file.crc32c:08x}"] for file in self.files]
         if not self.random_access:
@@ -698,7 +694,7 @@ class TFRecordFiles:
             ]
         if self.manifest is None:
             return {"files": files}
-        # These decide the order of the records, and what the copy's manifest says of them.
+        # These determine the order of the records, and the copy's manifest.
         labels = {} if self.labels is None else {"labels": dict(self.labels)}
         return {
             "files": files,
@@ -708,7 +704,7 @@ class TFRecordFiles:
         }
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same with the times of the files."""
+        """Return the digest with the modification times of the files."""
         times = [found.st_mtime_ns for found in self._inputs.stats(self._absolute)]
         return {**self.digest(), "times": times}
 
@@ -718,7 +714,7 @@ def _with_unset(features: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sets_of(data: str) -> list[ShardSet]:
-    """Find the files that a person means.
+    """Return the shard sets that SOURCE refers to.
 
     Raises:
         SourceError: There are several datasets, or shards are missing.
@@ -732,9 +728,9 @@ def _sets_of(data: str) -> list[ShardSet]:
         raise SourceError(
             f"there are {len(sets)} datasets ({names})",
             path=data,
-            hint=f"name one of them, as in {os.path.join(data, sets[0].name)}"
+            hint=f"name one of them, such as {os.path.join(data, sets[0].name)}"
             if inputs.is_directory(data)
-            else "name one of them by its number of shards, as in train@16",
+            else "name one of them by its number of shards, such as train@16",
         )
     for shard_set in sets:
         shard_set.require_whole()
@@ -746,14 +742,14 @@ def _notes(sets: Sequence[ShardSet], manifest: Manifest | None) -> list[str]:
     num_files = sum(len(shard_set.shards) for shard_set in sets)
     if manifest is None and num_files > 1:
         notes.append(
-            f"{num_files:,} files without a manifest are read one after the other: records keep "
-            "the order that they have there"
+            f"{num_files:,} files without a manifest are read one after the other, each in its own "
+            "order"
         )
     return notes
 
 
 def _index_of(shard: str, manifest: Manifest) -> Index | None:
-    """Return the index beside a shard, where there is one that fits; nothing is believed of it."""
+    """Return the index next to a shard if its counts match; it is not trusted further."""
     path = os.path.join(split(shard)[0], manifest.pattern.index_file)
     counts = [sealed.num_records for sealed in manifest.shards]
     try:

@@ -1,18 +1,18 @@
-"""``voc``: images with objects as the XML files of Pascal VOC have them.
+"""``voc``: images with objects from XML files in Pascal VOC's format.
 
-SOURCE is a folder with ``Annotations`` and ``JPEGImages``, or one with XML files and images beside
-each other: then an item is an XML file, in order of their names, with the image of its own name, or
-else that which it names. SOURCE may also be a list of ``ImageSets``, as
+SOURCE is a folder with ``Annotations`` and ``JPEGImages``, or with XML files and images side by
+side. An item is an XML file, in order of their names, with the image of the same name, or else the
+image that it names. SOURCE may also be a list in ``ImageSets``, such as
 ``VOC2012/ImageSets/Main/train.txt``: then the items are those of the list, in its order. Images
 without an XML file are left out.
 
 Names, types and arithmetic are those of the TensorFlow Object Detection API's
-``create_pascal_tf_record``: all objects are written, difficult ones too, with their boxes by width
-and height. Classes count from 1: those of Pascal VOC where there are no others, else all names of
-the folder in sorted order, whichever list is written.
+``create_pascal_tf_record``: all objects are written, including difficult ones, with boxes relative
+to width and height. Classes are numbered from 1: those of Pascal VOC if there are no others, else
+all names in the folder in sorted order, for every list.
 
-An XML file that declares anything in a DOCTYPE is refused: what expands to gigabytes, or reads
-other files, has to be declared there first.
+An XML file with a DOCTYPE is refused, as entities declared there can expand to gigabytes or read
+other files.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ _COLUMNS: Final = {
     _VIEW: "s",
 }
 _NO_VIEW: Final = "Unspecified"  # Pascal VOC's own word
-_LOOK_BYTES: Final = 1 << 12
+_HEAD_BYTES: Final = 1 << 12
 
 
 class _Object(NamedTuple):
-    """An object; the box in pixels: xmin, xmax, ymin, ymax."""
+    """An object; its box is xmin, xmax, ymin, ymax in pixels."""
 
     name: str
     box: list[float]
@@ -85,7 +85,7 @@ class _Object(NamedTuple):
 
 
 class _Annotation(NamedTuple):
-    """What an XML file says."""
+    """The content of an XML file."""
 
     filename: str
     height: int
@@ -94,13 +94,13 @@ class _Annotation(NamedTuple):
 
 
 class VocDetection(DetectionSource):
-    """Annotated images of a folder in Pascal VOC's form.
+    """The annotated images of a folder in Pascal VOC's format.
 
     Args:
         path: The folder, or a list in ``ImageSets``.
 
     Raises:
-        SourceError: There are no such files, or the list names one that is not there.
+        SourceError: There are no such files, or the list names one that does not exist.
     """
 
     kind = KIND
@@ -115,9 +115,9 @@ class VocDetection(DetectionSource):
         entries = _xml_files(folder)
         if not entries:
             raise SourceError(
-                "no XML files with annotations are in this folder",
+                "this folder has no XML files with annotations",
                 path=path,
-                hint="SOURCE is the folder that holds Annotations and JPEGImages, as VOC2012",
+                hint="give the folder with Annotations and JPEGImages, such as VOC2012",
             )
         found = {stem: self._parse(entry) for stem, entry in entries.items()}
         names = {
@@ -130,7 +130,7 @@ class VocDetection(DetectionSource):
         labels = self._labels = _labels_of(self.classes)
         wanted = list(found)
         if path != root:
-            wanted = self._listed(path, found)
+            wanted = self._read_list(path, found)
         images = {
             name: entry
             for name, entry in ImageFiles(self._root).of().items()
@@ -142,7 +142,7 @@ class VocDetection(DetectionSource):
         for stem in wanted:
             facts, data, annotation = found[stem]
             self._add_annotations(data, facts.st_mtime_ns)
-            # A name that was written before the files were renamed may be that of another image.
+            # The name in an XML file may date from before the images were renamed.
             name = by_stem.get(stem, "")
             if not name:
                 name = getattr(annotation, "filename", "")
@@ -150,15 +150,16 @@ class VocDetection(DetectionSource):
                 taken.add(name)
             annotated: Any = annotation
             if isinstance(annotation, _Annotation):
-                annotated = annotation.height, annotation.width, self._of(annotation, labels)
+                columns = self._columns_of(annotation, labels)
+                annotated = annotation.height, annotation.width, columns
             else:
                 annotated = BadAnnotation(f"{stem}.xml: {annotation}")
             self._add(name, name, images.get(name), annotated)
         self._num_images = len(images)
-        self.notes = self._told(len(images), labels)
+        self.notes = self._make_notes(len(images), labels)
 
     def use_classes(self, classes: Sequence[str]) -> None:
-        """Number these classes: other splits of the data have further ones."""
+        """Renumber the classes, if other splits of the data have more of them."""
         labels = _labels_of(classes)
         if labels == self._labels:
             return
@@ -167,7 +168,7 @@ class VocDetection(DetectionSource):
         self.classes, self._labels = [*classes], labels
         digest = f"{self._annotations_digest}\0" + "\0".join(classes)
         self._annotations_digest = sha256(digest.encode()).hexdigest()
-        self.notes = self._told(self._num_images, labels)
+        self.notes = self._make_notes(self._num_images, labels)
 
     def _parse(self, entry: Entry) -> tuple[Stat, bytes, _Annotation | BadAnnotation]:
         try:
@@ -179,8 +180,8 @@ class VocDetection(DetectionSource):
         except BadAnnotation as error:
             return facts, data, error
 
-    def _listed(self, path: str, found: Mapping[str, Any]) -> list[str]:
-        """Return the names in a list of ``ImageSets``; lists of one class have a number behind."""
+    def _read_list(self, path: str, found: Mapping[str, Any]) -> list[str]:
+        """Return the names of a list in ``ImageSets``; in lists of a class, numbers follow them."""
         try:
             facts, data = self._inputs.read(path)
             names = [line.split()[0] for line in data.decode().splitlines() if line.strip()]
@@ -190,19 +191,21 @@ class VocDetection(DetectionSource):
         for line, name in enumerate(names, 1):
             if name not in found:
                 raise SourceError(
-                    f"{name!r:.200} is in the list, and there is no {name[:200]}.xml in "
-                    f"{self._annotations}",
+                    f"{name!r:.200} is in the list, but {self._annotations} has no "
+                    f"{name[:200]}.xml",
                     path=path,
                     line=line,
                 )
         if len(set(names)) < len(names):
-            [(twice, _)] = Counter(names).most_common(1)
-            raise SourceError(f"{twice!r} stands twice in this list", path=path)
+            [(repeated, _)] = Counter(names).most_common(1)
+            raise SourceError(f"{repeated!r} is repeated in this list", path=path)
         self._add_annotations(data, facts.st_mtime_ns)
         return names
 
-    def _of(self, annotation: _Annotation, labels: Mapping[str, int]) -> dict[str, list[Any]]:
-        """Return the columns of one image."""
+    def _columns_of(
+        self, annotation: _Annotation, labels: Mapping[str, int]
+    ) -> dict[str, list[Any]]:
+        """Return the columns of an image."""
         height, width, objects = annotation[1:]
         for each in objects:
             xmin, xmax, ymin, ymax = each.box
@@ -220,15 +223,15 @@ class VocDetection(DetectionSource):
             _VIEW: [each.view for each in objects],
         }
 
-    def _told(self, num_images: int, labels: Mapping[str, int]) -> list[str]:
+    def _make_notes(self, num_images: int, labels: Mapping[str, int]) -> list[str]:
         notes = []
         if list(labels) != CLASSES and labels:
             shown = ", ".join(f"{label} {name}" for name, label in list(labels.items())[:20])
             more = ", ..." if len(labels) > 20 else ""
-            notes.append(f"classes, counted from 1 in sorted order: {shown}{more}")
+            notes.append(f"classes, numbered from 1 in sorted order: {shown}{more}")
         if self._outside:
             notes.append(
-                "boxes that have no area or reach over their image, written as they are: "
+                "boxes without area or beyond the edges of their image, written unchanged: "
                 f"{self._outside:,}"
             )
         if num_images > len(self._keys):
@@ -240,20 +243,20 @@ class VocDetection(DetectionSource):
 
 
 def _labels_of(names: Sequence[str]) -> dict[str, int]:
-    """Return the numbers of classes that are found in the files."""
+    """Return the class numbers for the class names in the files."""
     classes = CLASSES if {*names}.issubset(CLASSES) else sorted(names)
     return {name: label for label, name in enumerate(classes, 1)}
 
 
 def parse_xml(data: bytes) -> Element:
-    """Parse XML that declares no entities.
+    """Return the root of XML without entity declarations.
 
     Raises:
         BadAnnotation: It is not well-formed, or has a DOCTYPE.
     """
 
     def refuse(*_: Any) -> None:
-        raise BadAnnotation("it has a DOCTYPE, which annotations do not need: take it out")
+        raise BadAnnotation("it has a DOCTYPE, which annotations do not need: remove it")
 
     builder = TreeBuilder()
     parser = expat.ParserCreate()
@@ -264,17 +267,17 @@ def parse_xml(data: bytes) -> Element:
     try:
         parser.Parse(data, True)
     except (expat.ExpatError, LookupError, ValueError) as error:
-        raise BadAnnotation(f"it is no XML: {error}") from None
+        raise BadAnnotation(f"not XML: {error}") from None
     return builder.close()
 
 
 def is_image_set(path: str) -> bool:
-    """Tell whether a path is one of a list in ``ImageSets``."""
+    """Return whether a path is that of a list in ``ImageSets``."""
     return path.endswith(".txt") and bool(_root_of_list(path))
 
 
 def is_voc_folder(folder: str) -> bool:
-    """Tell whether a folder is in Pascal VOC's form."""
+    """Return whether a folder is in Pascal VOC's format."""
     try:
         entries = sorted(inputs_for(folder).listing(folder), key=lambda entry: entry.name)
         folders = {entry.name for entry in entries if entry.is_dir()}
@@ -285,15 +288,15 @@ def is_voc_folder(folder: str) -> bool:
             stem, ending = os.path.splitext(entry.name)
             if ending.lower() == ".xml" and stem in images:
                 with inputs_for(folder).open(entry.path) as file:
-                    head = file.read(_LOOK_BYTES)
+                    head = file.read(_HEAD_BYTES)
                 return b"<annotation" in head and (b"<size" in head or b"<bndbox" in head)
     except (OSError, SourceError):
-        pass  # the reason is told when the folder is opened
+        pass  # opening the folder raises the reason
     return False
 
 
 def _root_of_list(path: str) -> str | None:
-    """Return the folder that a list in ``ImageSets/Main`` is of; None of anything else."""
+    """Return the root folder of a list in ``ImageSets/Main``; None for another path."""
     above, name = split(path)
     above, sets = split(above)
     if not name.endswith(".txt") or split(above)[1] != "ImageSets" or not sets:
@@ -302,7 +305,7 @@ def _root_of_list(path: str) -> str | None:
 
 
 def _xml_files(folder: str) -> dict[str, Entry]:
-    """Return the XML files of a folder by their names without ending, sorted."""
+    """Return the XML files of a folder, sorted, by name without ending."""
     try:
         entries = inputs_for(folder).listing(folder)
     except OSError as error:
@@ -317,7 +320,7 @@ def _xml_files(folder: str) -> dict[str, Entry]:
 
 def _annotation(root: Element) -> _Annotation:
     if root.tag != "annotation":
-        raise BadAnnotation(f"its root is <{root.tag:.50}> and not <annotation>")
+        raise BadAnnotation(f"its root is <{root.tag:.50}>, not <annotation>")
     height, width = checked_size(
         *(_value(root, f"size/{side}", _whole, "the image") for side in ("height", "width"))
     )
@@ -329,7 +332,7 @@ def _annotation(root: Element) -> _Annotation:
             raise BadAnnotation(f"{what} has no name")
         for tag in ("name", "bndbox"):
             if len(element.findall(tag)) > 1:
-                raise BadAnnotation(f"{what} has several of <{tag}>")
+                raise BadAnnotation(f"{what} has more than one <{tag}>")
         box = [
             _value(element, f"bndbox/{side}", float, what)
             for side in ("xmin", "xmax", "ymin", "ymax")

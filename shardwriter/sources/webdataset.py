@@ -1,16 +1,16 @@
 """``webdataset``: tar files of samples; a sample is a record.
 
-Members that follow each other and agree up to the first dot of their names are a sample, which is
-WebDataset's rule (:mod:`shardwriter.sources.webdataset`). Its features are ``__key__`` and one for
-each extension. What a feature is follows from the last part of its extension alone: ``cls`` is an
-integer as text, and becomes int64; ``txt`` and ``json`` are strings; names of image files have
-images, and all else is bytes. Nothing is decoded but ``cls``.
+Consecutive members with the same name up to the first dot are a sample, which is WebDataset's rule:
+the key is the path up to the first dot of the last component, the rest is the extension, in lower
+case. The features are ``__key__`` and one for each extension. The last part of an extension sets
+the type: ``cls`` is an integer as text and becomes int64; ``txt`` and ``json`` are strings; names
+of image files are images, and all else is bytes. Only ``cls`` is decoded.
 
-Where WebDataset would split a sample in two, as its members do not follow each other, that is an
-error here: an image and its label would come apart.
+If the members of a sample are not consecutive, WebDataset would split it, and separate an image
+from its label. Here this is an error.
 
-Of plain files a first pass over the headers finds where every sample begins, so that any of them is
-at hand. Where a file is packed, all are streams: read once, front to back.
+Uncompressed files get a first pass over the headers, which gives random access. If one file is
+compressed, all are streams, read once from front to back.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from shardwriter.storage import (
     relative,
 )
 
-# Members of a tar archive, one header after the other.
+# -- tar archives ----------------------------------------------------------------------------------
 #
-# ``tarfile`` takes a header that is broken, or cut off, for the end of the archive, and what
-# follows is lost without a word. Here an archive ends at its end marker (a block of zeros) and
-# nowhere else. Single headers are parsed by ``tarfile``: ustar, GNU (long names) and PAX (``path``
-# and ``size``).
+# `tarfile` takes a damaged or truncated header for the end of the archive, and silently ignores the
+# rest. Here an archive ends only with its end marker (a block of zeros). `tarfile` parses single
+# headers: ustar, GNU (long names) and PAX (`path` and `size`).
 
 _BLOCK: Final = tarfile.BLOCKSIZE
 _ZEROS: Final = bytes(_BLOCK)
-_WINDOW_BYTES: Final = 1 << 14  # read at a time to find headers
+_WINDOW_BYTES: Final = 1 << 14  # per read when scanning headers
 _STREAM_BYTES: Final = 1 << 20
-_MOST_NAME_BYTES: Final = 1 << 20  # of a long name or the attributes of a member
+_HINT: Final = "download it again, or write it again"
+_MAX_NAME_BYTES: Final = 1 << 20  # of a long name or the attributes of a member
 PACKED: Final = {b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-"""How files begin that are packed in other ways than with gzip."""
+"""The first bytes of files in compression formats that are not supported."""
 
 
 class Member(NamedTuple):
-    """What an archive says of a member."""
+    """A member of an archive."""
 
     name: str
     kind: Literal["file", "folder", "other"]
@@ -68,7 +68,7 @@ class Member(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next member begins: bytes are filled up to whole blocks."""
+        """The offset of the next member: data is padded to whole blocks."""
         return self.data_begin + _padded(self.num_bytes)
 
 
@@ -77,24 +77,24 @@ def _padded(num_bytes: int) -> int:
 
 
 class Bytes(Protocol):
-    """Bytes that are read front to back."""
+    """Bytes that are read from front to back."""
 
     at: int
 
     def take(self, num_bytes: int) -> bytes:
-        """Return the next bytes, fewer at the end."""
+        """Return the next bytes; fewer at the end."""
 
     def go_to(self, offset: int) -> bool:
-        """Pass over all bytes before ``offset``; False where there are not so many."""
+        """Skip to an offset; return False if the bytes end before it."""
 
 
 class PositionedBytes:
-    """Bytes of a file that can be read by position.
+    """The bytes of a file that is read by position.
 
     Args:
-        read: Gives the bytes [begin, end).
-        end: Where they end.
-        at: Where they begin.
+        read: Returns the bytes [begin, end).
+        end: The end of the bytes.
+        at: Their beginning.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], end: int, at: int = 0) -> None:
@@ -104,7 +104,7 @@ class PositionedBytes:
         self._window, self._window_begin = b"", at
 
     def take(self, num_bytes: int) -> bytes:
-        """Return the next bytes, fewer at the end."""
+        """Return the next bytes; fewer at the end."""
         end = min(self.at + num_bytes, self._end)
         if not self._window_begin <= self.at <= end <= self._window_begin + len(self._window):
             window_end = min(max(end, self.at + _WINDOW_BYTES), self._end)
@@ -115,16 +115,16 @@ class PositionedBytes:
         return data
 
     def go_to(self, offset: int) -> bool:
-        """Pass over all bytes before ``offset``; False where there are not so many."""
+        """Skip to an offset; return False if the bytes end before it."""
         self.at = min(offset, self._end)
         return offset <= self._end
 
 
 class StreamedBytes:
-    """Bytes of a stream.
+    """The bytes of a stream.
 
     Args:
-        read: Gives up to so many bytes, none at the end.
+        read: Returns up to a number of bytes; none at the end.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -133,7 +133,7 @@ class StreamedBytes:
         self.at = 0
 
     def take(self, num_bytes: int) -> bytes:
-        """Return the next bytes, fewer at the end."""
+        """Return the next bytes; fewer at the end."""
         parts = [self._ahead]
         missing = num_bytes - len(self._ahead)
         while missing > 0 and (data := self._read(_STREAM_BYTES)):
@@ -145,7 +145,7 @@ class StreamedBytes:
         return data[:num_bytes]
 
     def go_to(self, offset: int) -> bool:
-        """Pass over all bytes before ``offset``; False where there are not so many."""
+        """Skip to an offset; return False if the bytes end before it."""
         while self.at < offset:
             if not self.take(min(offset - self.at, _STREAM_BYTES)):
                 return False
@@ -153,15 +153,15 @@ class StreamedBytes:
 
 
 def walk(data: Bytes, path: str, *, is_part: bool = False) -> Iterator[Member]:
-    """Yield every member; its bytes may be taken then, or left.
+    """Yield every member; the caller may take its bytes before the next one.
 
     Args:
         data: The archive.
-        path: Its name, for errors.
-        is_part: Whether these are a few members out of an archive, with no end marker.
+        path: Its name, for error messages.
+        is_part: Whether the data is some members of an archive, without an end marker.
 
     Raises:
-        SourceError: This is no archive, it is damaged or cut off, or has what is not supported.
+        SourceError: It is not an archive, is damaged or truncated, or has unsupported members.
     """
     attributes: dict[str, str] = {}
     begin = data.at
@@ -181,68 +181,70 @@ def walk(data: Bytes, path: str, *, is_part: bool = False) -> Iterator[Member]:
             elif header.type == tarfile.XHDTYPE:
                 attributes.update(_pax(text, path, at))
             elif {"path", "size"} & _pax(text, path, at).keys():
-                _fail("one name or size is given to all members (a global PAX header)", path, at)
+                _fail("a global PAX header sets a name or size for all members", path, at)
             if not data.go_to(at + _BLOCK + _padded(header.size)):
-                raise _cut(path, data.at)
+                raise _truncated(path, data.at)
             continue
         if header.type == tarfile.GNUTYPE_LONGLINK:
             if not data.go_to(at + _BLOCK + _padded(header.size)):
-                raise _cut(path, data.at)
+                raise _truncated(path, data.at)
             continue
         if header.type == tarfile.GNUTYPE_SPARSE or any("GNU.sparse" in key for key in attributes):
             _fail(
                 f"{printable(header.name)!r} is stored as a sparse file",
                 path,
                 at,
-                "make the tar without --sparse",
+                "write the tar without --sparse",
             )
         name = attributes.get("path", header.name)
         num_bytes = _size(attributes, header, path, at)
-        # Only files have data; links and folders may have a size that says nothing.
+        # Only files have data; the size of links and folders may be arbitrary.
         stored_bytes = num_bytes if header.isreg() or not _is_known(header) else 0
         kind: Literal["file", "folder", "other"] = "folder" if header.isdir() else "other"
         member = Member(name, "file" if header.isreg() else kind, begin, data.at, stored_bytes)
         yield member
         if not data.go_to(member.end):
-            raise _cut(path, data.at)
+            raise _truncated(path, data.at)
         attributes, begin = {}, member.end
 
 
 def _header(block: bytes, at: int, path: str) -> tarfile.TarInfo:
     if not block and at:
         raise SourceError(
-            "the tar has no end marker: it is cut off",
+            "the tar is truncated: it has no end marker",
             path=path,
             offset=at,
-            hint="get it again; if nothing is missing, `truncate -s +1024` adds the marker",
+            hint="download it again; if no member is missing, `truncate -s +1024` adds the marker",
         )
     if len(block) < _BLOCK and at:
-        raise _cut(path, at + len(block))
+        raise _truncated(path, at + len(block))
     try:
-        header = _plain(block) or tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        header = _parse_plain(block) or tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
     except tarfile.HeaderError as error:
         if at:
             _fail(f"the header of a member is damaged ({error})", path, at)
         packed = [name for magic, name in PACKED.items() if block.startswith(magic)]
         raise SourceError(
-            f"this is packed with {packed[0]}" if packed else f"this is no tar file ({error})",
+            f"compressed with {packed[0]}, which is not supported"
+            if packed
+            else f"this is not a tar file ({error})",
             path=path,
             offset=0,
-            hint="tar files are read plain or packed with gzip" if packed else None,
+            hint="decompress the file, or compress it with gzip" if packed else None,
         ) from None
     if header.size < 0:
-        _fail("a member has a size below 0", path, at)
+        _fail("a member has a negative size", path, at)
     return header
 
 
-def _plain(block: bytes) -> tarfile.TarInfo | None:
-    """Return the header of an ordinary file with a short name; None for ``tarfile`` to judge.
+def _parse_plain(block: bytes) -> tarfile.TarInfo | None:
+    """Return the header of a regular file with a short name; None to leave it to ``tarfile``.
 
     Most headers are such, and ``tarfile`` takes four times as long.
     """
     if len(block) < _BLOCK:
         return None
-    # A number ends at the first NUL, also where that stands in front.
+    # A number ends at its first NUL, even at the beginning.
     check, size = (
         field.partition(b"\0")[0].strip(b" ") for field in (block[148:156], block[124:136])
     )
@@ -250,7 +252,7 @@ def _plain(block: bytes) -> tarfile.TarInfo | None:
         return None
     if not (check.isdigit() and size.isdigit()) or b"8" in check + size or b"9" in check + size:
         return None
-    # The sum is that of the header with blanks in place of the sum.
+    # The checksum is that of the header with spaces in place of the checksum.
     if int(check, 8) != sum(block) - sum(block[148:156]) + 8 * 0x20:
         return None
     header = tarfile.TarInfo(block[:100].partition(b"\0")[0].decode("utf-8", "surrogateescape"))
@@ -263,16 +265,16 @@ def _is_known(header: tarfile.TarInfo) -> bool:
 
 
 def _attribute_bytes(data: Bytes, header: tarfile.TarInfo, path: str, at: int) -> bytes:
-    if header.size > _MOST_NAME_BYTES:
-        _fail(f"a name or the attributes of a member take {header.size:,} bytes", path, at)
+    if header.size > _MAX_NAME_BYTES:
+        _fail(f"a name or the attributes of a member have {header.size:,} bytes", path, at)
     text = data.take(header.size)
     if len(text) < header.size:
-        raise _cut(path, data.at)
+        raise _truncated(path, data.at)
     return text
 
 
 def _pax(text: bytes, path: str, at: int) -> dict[str, str]:
-    """Parse lines of ``<length> <key>=<value>``, each of which has the length that it says."""
+    """Return the attributes of a PAX header: lines of ``<length> <key>=<value>``."""
     found: dict[str, str] = {}
     begin = 0
     while begin < len(text) and text[begin]:
@@ -305,68 +307,64 @@ def _check_end(data: Bytes, path: str) -> None:
         if rest.strip(b"\0"):
             begin = at + len(rest) - len(rest.lstrip(b"\0"))
             _fail(
-                "the tar goes on behind its end marker, as if several were joined",
+                "the tar has more after its end marker, as if several were concatenated",
                 path,
                 begin,
-                "take it apart (`tar -xif`), and make one tar of the files",
+                "extract it (`tar -xif`), and write one tar of the files",
             )
 
 
-def cut_member(name: str, path: str, at: int) -> SourceError:
-    """Return the error for an archive that ends inside of a member's bytes."""
+def truncated_member(name: str, path: str, at: int) -> SourceError:
+    """Return the error for an archive that ends in the data of a member."""
     return SourceError(
-        f"the tar is cut off: it ends inside of {printable(name)!r}",
+        f"the tar is truncated: it ends inside {printable(name)!r}",
         path=path,
         offset=at,
-        hint="get it again, or make it again",
+        hint=_HINT,
     )
 
 
-def _cut(path: str, at: int) -> SourceError:
-    return SourceError(
-        "the tar is cut off", path=path, offset=at, hint="get it again, or make it again"
-    )
+def _truncated(path: str, at: int) -> SourceError:
+    return SourceError("the tar is truncated", path=path, offset=at, hint=_HINT)
 
 
 def _fail(message: str, path: str, at: int, hint: str | None = None) -> NoReturn:
-    raise SourceError(message, path=path, offset=at, hint=hint or "get it again, or make it again")
+    raise SourceError(message, path=path, offset=at, hint=hint or _HINT)
 
 
-# Samples of a tar archive: neighbouring members whose names agree up to the first dot.
-#
-# The rule is WebDataset's: the key is the path up to the first dot of the last name, the rest is
-# the extension, in lower case.
+# -- samples ---------------------------------------------------------------------------------------
+
 
 _BATCH: Final = 1 << 16
-_META: Final = re.compile(r"__[^/]*__($|/)")  # WebDataset's own members
+_META: Final = re.compile(r"__[^/]*__($|/)")  # reserved names of WebDataset
 
 
 class Sample(NamedTuple):
-    """One sample: extensions and bytes in the order of the archive."""
+    """A sample: extensions and bytes in the order of the archive."""
 
     key: str
     members: tuple[tuple[str, bytes], ...]
-    num_bytes: int  # of all members; where these are too many, the members are left out
+    num_bytes: int  # of all members; above the limit of a record, `members` is incomplete
 
 
 class Grouping:
-    """Tells which members begin a sample, go on with it, or are none.
+    """Groups members into samples.
 
     Attributes:
-        skipped: How many members were left out, by what they are.
-        key: Of the sample at hand.
-        extension: Of the member that was seen last.
+        skipped: Counts of members that were left out, by reason.
+        key: The key of the current sample.
+        extension: The extension of the last member.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._seen: set[int] = set()  # hashes: keys of a large archive would take much memory
+        self._seen: set[int] = set()  # hashes, as the keys of a large archive take much memory
         self.skipped: Counter[str] = Counter()
         self.key: str | None = None
         self.extension = ""
 
     def begins(self, member: Member) -> bool | None:
-        """Return whether the member begins a sample; None where it is left out.
+        """Return whether the member begins a sample; None if it is left out.
 
         Raises:
             SourceError: Its key was that of an earlier sample, or is not UTF-8.
@@ -385,14 +383,14 @@ class Grouping:
                 f"the name of the member {member.name!a} is not UTF-8",
                 path=self._path,
                 offset=member.begin,
-                hint="rename it and make the tar again",
+                hint="rename it and write the tar again",
             ) from None
         if hash(key) in self._seen:
             raise SourceError(
-                f"the key {key!r} comes back after other samples, in {member.name!r}",
+                f"the key {key!r} is repeated after other samples, in {member.name!r}",
                 path=self._path,
                 offset=member.begin,
-                hint="members of one sample follow each other: tar --sort=name makes it so",
+                hint="put the members of a sample together, as with tar --sort=name",
             )
         self._seen.add(hash(key))
         self.key = key
@@ -400,13 +398,13 @@ class Grouping:
 
 
 def _parse(member: Member) -> tuple[str, str, str]:
-    """Return why a member is left out, or its key and extension."""
+    """Return the reason for leaving a member out, or its key and extension."""
     if member.kind != "file":
         return "folders" if member.kind == "folder" else "links and devices", "", ""
     folder, slash, name = member.name.rpartition("/")
     base, _, extension = name.partition(".")
     if _META.match(member.name):
-        return "members of WebDataset's own (__...__)", "", ""
+        return "reserved members of WebDataset (__...__)", "", ""
     if name.startswith("."):
         return "hidden files", "", ""
     if not extension:
@@ -418,7 +416,7 @@ def samples_in(data: Bytes, path: str, *, is_part: bool = False) -> Iterator[Sam
     """Yield every sample with its bytes.
 
     Raises:
-        SourceError: The archive is damaged, or a key comes back.
+        SourceError: The archive is damaged, or a key is repeated.
     """
     grouping = Grouping(path)
     key: str | None = None
@@ -438,21 +436,21 @@ def samples_in(data: Bytes, path: str, *, is_part: bool = False) -> Iterator[Sam
             continue
         content = data.take(member.num_bytes)
         if len(content) < member.num_bytes:
-            raise cut_member(member.name, path, data.at)
+            raise truncated_member(member.name, path, data.at)
         members.append((grouping.extension, content))
     if key is not None:
         yield Sample(key, tuple(members), num_bytes)
 
 
 class TarFile(InputFile):
-    """One plain tar file, read by position: the members of a sample are one run of bytes.
+    """An uncompressed tar file, read by position: a sample is one range of bytes.
 
     Attributes:
-        num_samples: Its samples, once it was scanned.
+        num_samples: The number of samples, after a scan.
         file_bytes: Its size.
-        crc32c: Of the names and sizes of all members of samples.
-        extensions: Those that there are, in order of their first member.
-        skipped: How many members were left out, by what they are.
+        crc32c: The CRC-32C of the names and sizes of all members of samples.
+        extensions: The extensions, in order of their first member.
+        skipped: Counts of members that were left out, by reason.
     """
 
     def __init__(self, path: str) -> None:
@@ -464,10 +462,10 @@ class TarFile(InputFile):
         self.skipped: Counter[str] = Counter()
 
     def scan(self, offsets: OffsetTable) -> None:
-        """Go from header to header, and note where every sample begins and the last one ends.
+        """Read all headers, and add the offset of every sample and of the end of the last.
 
         Raises:
-            SourceError: The archive is damaged or cut off, or a key comes back.
+            SourceError: The archive is damaged or truncated, or a key is repeated.
         """
         self.file_bytes = self.num_bytes
         grouping = Grouping(self.path)
@@ -476,7 +474,7 @@ class TarFile(InputFile):
         end = 0
         for member in walk(PositionedBytes(self.read, self.file_bytes), self.path):
             if member.data_begin + member.num_bytes > self.file_bytes:
-                raise cut_member(member.name, self.path, self.file_bytes)
+                raise truncated_member(member.name, self.path, self.file_bytes)
             begins = grouping.begins(member)
             if begins is None:
                 continue
@@ -507,11 +505,11 @@ class TarFile(InputFile):
         return grouping.key
 
     def sample(self, begin: int, end: int) -> Sample:
-        """Read the sample in [begin, end).
+        """Return the sample in [begin, end).
 
         Raises:
-            SourceError: It can not be read.
-            SourceChanged: The file is not what it was when it was scanned.
+            SourceError: It cannot be read.
+            SourceChanged: The file has changed since it was scanned.
         """
         check_size(end - begin, self.path, begin)
         span = self.read(begin, end)
@@ -527,14 +525,14 @@ class TarFile(InputFile):
 
 
 def check_size(num_bytes: int, path: str, offset: int | None = None) -> None:
-    """Refuse a sample that no record can hold.
+    """Raise for a sample that is too large for a record.
 
     Raises:
-        RecordTooLarge: It is one.
+        RecordTooLarge: It has 2 GiB or more.
     """
     if num_bytes > MAX_PAYLOAD_BYTES:
         raise RecordTooLarge(
-            f"the sample has {num_bytes:,} bytes, and a record less than 2 GiB",
+            f"the sample has {num_bytes:,} bytes; a record has less than 2 GiB",
             path=path,
             offset=offset,
         )
@@ -561,7 +559,7 @@ _BYTES: Final = FeatureType("bytes", "bytes", ())
 
 
 class StreamedSample(NamedTuple):
-    """The descriptor of a sample of a stream: the sample itself, and its file."""
+    """The descriptor of a sample of a stream: the sample, and the number of its file."""
 
     file: int
     sample: Sample
@@ -574,11 +572,11 @@ class WebDataset:
         paths: The files, in order.
 
     Raises:
-        SourceError: One can not be read, is no tar file, or is damaged; or no sample is in them.
+        SourceError: A file cannot be read, is not a tar file, or is damaged; or has no samples.
     """
 
     kind = KIND
-    stable = True
+    resumable = True
     vocabularies: Mapping[str, list[str]] = {}
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -588,18 +586,18 @@ class WebDataset:
         self._names = [relative(path, top) for path in self._absolute]
         self._inputs = inputs_for(paths[0])
         self._states = self._stat()
-        self.random_access = self.travels = all(map(_is_plain, self._paths))
+        self.random_access = self.sendable = all(map(_is_plain, self._paths))
         self.num_items: int | None = None
         self._offsets = OffsetTable()
         self._open_files = OpenFiles(min(_MAX_OPEN_FILES, max_open_files(None)))
         self._files: list[TarFile] = []
         self._first_samples: list[int] = []
-        extensions = self._scan() if self.random_access else self._first_extensions()
+        extensions = self._scan() if self.random_access else self._read_first_extensions()
         self.plan: Mapping[str, FeatureType] = {
             name: _type_of(name) for name in (KEY, *extensions) if extensions
         }
         self.label: str | None = LABEL if LABEL in self.plan else None
-        self.notes: Sequence[str] = self._notes(extensions)
+        self.notes: Sequence[str] = self._make_notes(extensions)
 
     def _stat(self) -> list[tuple[int, int]]:
         try:
@@ -610,7 +608,7 @@ class WebDataset:
             ) from error
         for path, each in zip(self._paths, found, strict=True):
             if not stat.S_ISREG(each.st_mode):
-                raise SourceError("this is no file: tar files are not read from pipes", path=path)
+                raise SourceError("not a regular file: tar files cannot be pipes", path=path)
         return [(each.st_size, each.st_mtime_ns) for each in found]
 
     def _scan(self) -> list[str]:
@@ -626,20 +624,20 @@ class WebDataset:
             num_samples += file.num_samples
         if not num_samples:
             raise SourceError(
-                "no samples are in the tar",
+                "the tar has no samples",
                 path=self._paths[0],
-                hint="samples are files such as 0001.jpg and 0001.cls; hidden ones are left out",
+                hint="samples are files such as 0001.jpg and 0001.cls; hidden files are left out",
             )
         self.num_items = num_samples
         return list(extensions)
 
-    def _first_extensions(self) -> list[str]:
-        """Return those of the first sample: of a stream no more is known before it is read."""
+    def _read_first_extensions(self) -> list[str]:
+        """Return the extensions of the first sample; those of later ones are unknown in streams."""
         with closing(self._read(0)) as samples:
             first = next(samples, None)
         return [] if first is None else [name for name, _ in first.sample.members]
 
-    def _notes(self, extensions: Sequence[str]) -> list[str]:
+    def _make_notes(self, extensions: Sequence[str]) -> list[str]:
         notes = []
         skipped: Counter[str] = Counter()
         for file in self._files:
@@ -647,20 +645,20 @@ class WebDataset:
         del skipped["folders"]
         if skipped:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.most_common())
-            notes.append(f"members that belong to no sample were left out: {reasons}")
+            notes.append(f"members that are not part of a sample were left out: {reasons}")
         if len(extensions) > _MANY_EXTENSIONS:
             notes.append(
-                f"there are {len(extensions):,} different extensions, as {extensions[-1]!r}: names "
-                "are cut at their first dot, so keys can not have dots"
+                f"there are {len(extensions):,} different extensions, such as {extensions[-1]!r}: "
+                "names are split at their first dot, so keys can not have dots"
             )
         return notes
 
     def items(self) -> Iterator[int | StreamedSample]:
-        """Yield the numbers of the samples; of streams the samples, as they are read.
+        """Yield sample numbers; of streams the samples, as they are read.
 
         Raises:
-            SourceError: A stream is damaged, or cut off.
-            SourceChanged: A stream is not what it was at first.
+            SourceError: A stream is damaged or truncated.
+            SourceChanged: A file has changed since the source was opened.
         """
         if self.random_access:
             assert self.num_items is not None
@@ -671,13 +669,13 @@ class WebDataset:
         path = self._paths[number]
         try:
             with ExitStack() as stack:
-                read = _opened(self._absolute[number], stack)
+                read = _open_content(self._absolute[number], stack)
                 for sample in samples_in(StreamedBytes(read), path):
                     yield StreamedSample(number, sample)
             found = self._inputs.stat(self._absolute[number])
         except CorruptFile as error:
             raise SourceError(
-                f"can not be unpacked: {error.message}", path=path, hint="get it again"
+                f"can not be decompressed: {error.message}", path=path, hint="download it again"
             ) from None
         except InputChanged:
             raise file_changed(path) from None
@@ -687,19 +685,19 @@ class WebDataset:
             raise file_changed(path)
 
     def item(self, item_index: int) -> int:
-        """Return a sample's number."""
+        """Return a sample's number, which is the item."""
         return item_index
 
     def _place(self, item: int) -> tuple[int, int, int]:
-        """Return the file of a sample, and where it begins and ends there."""
+        """Return the file number of a sample, and its first and last offset in the file."""
         number = bisect_right(self._first_samples, item) - 1
-        # A file has one offset more than samples, hence "+ number".
+        # The offsets of a file have one more entry than samples, hence "+ number".
         begin, end = self._offsets.span(item + number, item + number + 1)
         self._open_files.open(self._files[number])
         return number, begin, end
 
     def key(self, item: int | StreamedSample) -> str:
-        """Return the sample's key, behind the name of the file where there are several."""
+        """Return the sample's key, after the file name if there are several files."""
         if isinstance(item, StreamedSample):
             number, key = item.file, item.sample.key
         else:
@@ -711,9 +709,9 @@ class WebDataset:
         """Return a sample's features.
 
         Raises:
-            SourceError: It has two members of one extension, or text that is not what it should be.
-            SourceChanged: The file is not what it was when it was read first.
-            RecordTooLarge: No record can hold it.
+            SourceError: It has two members of one extension, or a member with invalid text.
+            SourceChanged: The file has changed since it was scanned.
+            RecordTooLarge: It is too large for a record.
         """
         if isinstance(item, StreamedSample):
             path, sample = self._paths[item.file], item.sample
@@ -725,9 +723,9 @@ class WebDataset:
         for extension, data in sample.members:
             if extension in features:
                 raise SourceError(
-                    f"two members of the sample {sample.key!r} are called .{extension}",
+                    f"two members of the sample {sample.key!r} have the extension .{extension}",
                     path=path,
-                    hint="upper and lower case are the same; make the tar again",
+                    hint="extensions ignore case; rename one of them and write the tar again",
                 )
             features[extension] = _value(extension, data, sample.key, path)
         return features
@@ -735,8 +733,8 @@ class WebDataset:
     def digest(self) -> dict[str, Any]:
         """Return what identifies each file.
 
-        Of a plain one: its size, and the CRC of all names and sizes of members. Of a stream: its
-        size and last 8 bytes, with the checksum of what is packed.
+        An uncompressed file: its size, and the CRC of all names and sizes of members. A stream: its
+        size and last 8 bytes, with the checksum of its content.
         """
         if self.random_access:
             return {"files": [[f.file_bytes, f"{f.crc32c:08x}"] for f in self._files]}
@@ -753,12 +751,12 @@ class WebDataset:
             ) from error
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the same with the times of the files."""
+        """Return the digest with the modification times of the files."""
         return {**self.digest(), "times": [time_ns for _, time_ns in self._stat()]}
 
 
 def is_tar_name(path: str) -> bool:
-    """Tell whether a file is called as tar files are."""
+    """Return whether a file has an ending of tar files."""
     return path.lower().endswith(ENDINGS)
 
 
@@ -767,20 +765,20 @@ def _type_of(name: str) -> FeatureType:
 
 
 def _value(extension: str, data: bytes, key: str, path: str) -> int | str | bytes:
-    """Return a member as the feature that its extension says."""
+    """Return a member's value, by its extension."""
     planned = _type_of(extension)
     if planned.kind == "int64":
         text = data.strip()
         if not text.removeprefix(b"-").isdigit():
             raise SourceError(
-                f"{key}.{extension} is {bytes(text[:20])!r}, and no integer",
+                f"{key}.{extension} is {bytes(text[:20])!r}, not an integer",
                 path=path,
-                hint="an extension that ends in cls is for a class's number; name classes in .txt",
+                hint="an extension that ends in cls is for a class number; store names in .txt",
             )
         try:
             return int(text)
-        except ValueError:  # Python refuses thousands of digits
-            raise SourceError(f"{key}.{extension} is no number of 64 bits", path=path) from None
+        except ValueError:  # Python does not parse thousands of digits
+            raise SourceError(f"{key}.{extension} is beyond 64 bits", path=path) from None
     if planned == _STRING:
         try:
             return data.decode("utf-8")
@@ -788,13 +786,13 @@ def _value(extension: str, data: bytes, key: str, path: str) -> int | str | byte
             raise SourceError(
                 f"{key}.{extension} is not UTF-8: byte {data[error.start]:#04x} at {error.start}",
                 path=path,
-                hint="text has to be UTF-8; any other extension is for bytes",
+                hint="text must be UTF-8; use another extension for bytes",
             ) from None
     return data
 
 
 def _is_plain(path: str) -> bool:
-    """Tell whether a file can be read by position."""
+    """Return whether a file is uncompressed, and so can be read by position."""
     try:
         with open_stream(path) as stream:
             return stream.compression != "gzip"
@@ -802,10 +800,10 @@ def _is_plain(path: str) -> bool:
         raise SourceError(f"can not be read: {error.strerror}", path=path) from error
 
 
-def _opened(path: str, stack: ExitStack) -> Callable[[int], bytes]:
-    """Return what reads the unpacked file."""
+def _open_content(path: str, stack: ExitStack) -> Callable[[int], bytes]:
+    """Return a function that reads a file's decompressed content."""
     stream = stack.enter_context(OpenStream(path, inputs_for(path).open_raw(path)))
-    # A tar begins with a name, and such as "x^2" begins like a zlib stream.
+    # A tar begins with a name, and "x^2" begins like a zlib stream.
     if stream.compression != "zlib":
         return stream.read
     return stack.enter_context(closing(inputs_for(path).open_raw(path))).read

@@ -61,7 +61,7 @@ from shardwriter.schema import (
 )
 from shardwriter.sources import (
     ClosingSource,
-    HoldingSource,
+    PreloadingSource,
     RecordSource,
     Source,
     TableOptions,
@@ -70,7 +70,7 @@ from shardwriter.sources import (
     describe_callable,
     find_one,
     open_source,
-    stops_queues,
+    stop_queues_on_exit,
 )
 from shardwriter.storage import LocalStorage
 from shardwriter.writing.choose_engine import open_engine
@@ -86,17 +86,17 @@ from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
     COMMIT,
     begin_run,
-    claimed,
+    claim_output,
     finish_committed,
     finished_manifest,
     publish_result,
 )
 from shardwriter.writing.reshard import check_same_vocabulary
 from shardwriter.writing.resume import (
-    go_on,
     has_dali,
-    read_ledger,
+    read_error_log,
     resume_finished,
+    resume_unfinished,
     run_facts,
     state_from_base,
     stats_from_manifest,
@@ -164,9 +164,9 @@ class AppendedItems:
         gaps = np.asarray(old.manifest.gaps, np.int64)
         self._gaps = gaps[gaps < self._num_old]
         source = new.source
-        self.stable = source.stable
+        self.resumable = source.resumable
         self.random_access = old.random_access and new.random_access
-        self.travels = self.random_access and source.travels
+        self.sendable = self.random_access and source.sendable
         self.num_items: int | None = None
         if new.num_items is not None:
             self.num_items = self._num_old + new.num_items
@@ -181,11 +181,11 @@ class AppendedItems:
         """The types of new items that are known before the first one is loaded."""
         return {} if self._map is not None else self._new.source.plan
 
-    def hold(self, *, skip_errors: bool) -> None:
-        """Load items in this process; see :class:`shardwriter.sources.source.HoldingSource`."""
-        self.travels = False
-        if isinstance(self._new.source, HoldingSource):
-            self._new.source.hold(skip_errors=skip_errors)
+    def preload(self, *, skip_errors: bool) -> None:
+        """Load items in this process; see :class:`shardwriter.sources.source.PreloadingSource`."""
+        self.sendable = False
+        if isinstance(self._new.source, PreloadingSource):
+            self._new.source.preload(skip_errors=skip_errors)
 
     def while_waiting(self, meanwhile: Callable[[], None]) -> None:
         """Set a function to call while waiting for an item, as of a queue."""
@@ -482,7 +482,7 @@ class AppendPlan:
 
     def begin(self, job: Job, known: KnownStats, run: RunDirectory) -> ResumeState:
         """Begin a run that starts with the statistics of the old records."""
-        errors = read_ledger(run)
+        errors = read_error_log(run)
         stats = (
             stats_from_manifest(job, self.manifest)
             if known.schema
@@ -510,7 +510,7 @@ def _no_labels(job: Job) -> LabelCounts:
     return LabelCounts(job.record_encoder().labels.feature, job.num_shards)
 
 
-@stops_queues
+@stop_queues_on_exit
 def append(
     source: Any,
     out: str | os.PathLike[str],
@@ -621,7 +621,7 @@ def append_dataset(
     replacing = replace(run_options, overwrite=True, resume=False, retry_errors=False)
     with (
         ExitStack() as held,
-        claimed(output, replacing) as run,
+        claim_output(output, replacing) as run,
         open_engine(run_options, output.num_shards) as engine,
     ):
         if not (run_options.resume or run_options.overwrite) and run.is_resumable:
@@ -649,7 +649,7 @@ def append_dataset(
         job = plan.job(BaseFacts.of(plan.manifest))
         check_source(job.source, job.options, output)
         if resume:
-            state = go_on(job, run, run_facts(job), run_options, notices.info)
+            state = resume_unfinished(job, run, run_facts(job), run_options, notices.info)
         else:
             state = plan.begin(job, known, run)
         ErrorBudget(run_options, state).check()

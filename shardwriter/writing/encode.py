@@ -77,7 +77,7 @@ from shardwriter.writing.images import image_editor
 from shardwriter.writing.options import SKIP, DatasetOptions
 from shardwriter.writing.resume_state import CountedItems
 from shardwriter.writing.selection import Load, read_ahead
-from shardwriter.writing.stages import Stopwatch
+from shardwriter.writing.stages import StageTimer
 from shardwriter.writing.worker import CURRENT, Worker
 
 PRECISION_CODE: Final = "float-precision"
@@ -523,7 +523,7 @@ class ItemEncoder:
         options: DatasetOptions,
         num_shards: int,
         worker: Worker | None = None,
-        timer: Stopwatch | None = None,
+        timer: StageTimer | None = None,
         *,
         skip_errors: bool = False,
         strict: bool = False,
@@ -535,7 +535,7 @@ class ItemEncoder:
         self._edit = image_editor(source, options)
         self._names = options.names
         self.worker = worker or Worker(0, 1, num_shards, range(num_shards))
-        self._timer = timer or Stopwatch()
+        self._timer = timer or StageTimer()
         # After a map the source's plan does not apply. A source that takes declared types has them
         # in its plan already, except those that only a record's values can be checked against.
         is_mapped = options.map is not None
@@ -600,7 +600,7 @@ class ItemEncoder:
         item_index: int,
         item: Item,
         load: Load | None = None,
-        timer: Stopwatch | None = None,
+        timer: StageTimer | None = None,
     ) -> bytes | None:
         """Return the record of one item; None if the map returned SKIP."""
         self.worker.slot[0] = item_index

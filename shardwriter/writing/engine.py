@@ -1,7 +1,7 @@
-"""Who does the work: an engine takes a job and leaves N sealed shards in the run directory.
+"""What all engines have in common: their signature, their result, progress, the error budget.
 
-It publishes nothing; :mod:`shardwriter.write` does that. Whatever the engine, the bytes are the
-same.
+An engine takes a job and leaves N sealed shards in the run directory. It publishes nothing;
+:mod:`shardwriter.writing.write` does that. Every engine writes the same bytes.
 """
 
 from __future__ import annotations
@@ -18,63 +18,51 @@ from shardwriter.writing.options import RunOptions
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 
-__all__ = ["Engine", "Notify", "WriteResult", "Progress", "Work"]
-
-
-# How many items may give an error.
-
 
 class ErrorBudget:
-    """Counts the errors of all workers, and those of earlier attempts.
+    """A count of item errors, of this attempt and of earlier ones, with a limit.
 
     Args:
-        options: Say how many may be.
-        kept: Has those that were.
+        options: ``max_errors`` is the limit; None for no limit.
+        resume_state: Holds the errors of earlier attempts.
     """
 
-    def __init__(self, options: RunOptions, kept: ResumeState) -> None:
-        self._most = options.max_errors
-        self._count = len(kept.errors)
+    def __init__(self, options: RunOptions, resume_state: ResumeState) -> None:
+        self._max_errors = options.max_errors
+        self._count = len(resume_state.errors)
 
     def check(self) -> None:
-        """Refuse to go on where earlier attempts have met too many already.
-
-        Raises:
-            TooManyErrors: They have.
-        """
-        if self._most is not None and self._count > self._most:
+        """Raise TooManyErrors if earlier attempts exceeded the limit already."""
+        if self._max_errors is not None and self._count > self._max_errors:
             raise TooManyErrors(
-                f"{self._count:,} items gave an error before, and {self._most:,} may",
-                hint="--retry-errors tries them again; or allow more (--max-errors)",
+                f"{self._count:,} items failed in earlier attempts; the limit is "
+                f"{self._max_errors:,}",
+                hint="--retry-errors tries them again; or raise --max-errors",
             )
 
     def spend(self, error: ShardwriterError) -> None:
-        """Count an error.
-
-        Raises:
-            TooManyErrors: It is one too many.
-        """
+        """Count an error; raise TooManyErrors if it exceeds the limit."""
         self._count += 1
-        if self._most is not None and self._count > self._most:
+        if self._max_errors is not None and self._count > self._max_errors:
             raise TooManyErrors(
-                f"{self._count:,} items gave an error, and {self._most:,} may; the last: "
+                f"{self._count:,} items failed; the limit is {self._max_errors:,}. The last: "
                 f"{error.summary}",
-                hint="mend the data or the map, or allow more (--max-errors)",
+                hint="fix the data or the map, or raise --max-errors",
             ) from error
 
 
 @dataclass(frozen=True)
 class Work:
-    """How far a write has come.
+    """The progress of a write.
 
     Attributes:
-        num_done: Items that were loaded, and written or skipped.
-        num_items: Items in all; None while that is not known.
+        num_done: Items written or skipped so far.
+        num_items: Items in total; None while unknown.
         payload_bytes: Bytes of the records so far.
-        num_gaps: Items that gave no record.
-        num_errors: Those of them that gave an error.
-        seconds: Time by stage (see :mod:`shardwriter.writing.stages`), of all workers together.
-        split: Which of several datasets this is of; None for the only one.
+        num_gaps: Items without a record so far.
+        num_errors: Gaps that are errors.
+        seconds: Time by stage (see :mod:`shardwriter.writing.stages`), summed over all workers.
+        split: The split this dataset is; None outside of a write of splits.
     """
 
     num_done: int
@@ -87,24 +75,24 @@ class Work:
 
 
 Progress = Callable[[Work], None]
-"""Told now and then how far a write has come, and at its end."""
+"""Called about ten times a second with the progress of a write, and once at its end."""
 
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What an engine has made.
+    """The result of an engine: all that the manifest needs.
 
     Attributes:
-        shards: The sealed shards, in order.
-        num_items: T.
+        shards: The sealed shards, by number.
+        num_items: Number of items, T.
         gaps: Sorted indices of items without a record.
-        errors: Those of them that gave an error: the entries of the ledger, sorted.
+        errors: Entries of the error log, sorted by item.
         schema: The manifest's ``schema``.
         labels: The manifest's ``labels``.
-        labels_sorted: Whether every label came in one run.
-        notes: What a person should know, one line each.
-        work: What was done.
-        warnings: Where data was read or stored in a way that may not be meant.
+        labels_sorted: Whether the records of each label are contiguous.
+        notes: Lines to show to the user.
+        work: The final progress.
+        warnings: Warnings about the data.
     """
 
     shards: list[SealedShard]
@@ -120,4 +108,4 @@ class WriteResult:
 
 
 Engine = Callable[[Job, RunDirectory, ResumeState, "Progress | None", Notify], WriteResult]
-"""Writes what is still to be done of a job into a run directory that has begun, and seals it."""
+"""Writes the missing records of a job into a run directory that has begun, and seals the shards."""

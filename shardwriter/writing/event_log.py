@@ -1,13 +1,13 @@
-"""How a write is getting on, for TensorBoard: an event file for each process that writes.
+"""The progress of a write for TensorBoard: an event file for each process that writes.
 
 ::
 
-    DIR/w0/events.out.tfevents.<unix seconds>.<host>.w0     of worker 0, or of the serial engine
+    DIR/w0/events.out.tfevents.<unix seconds>.<host>.w0     worker 0, or the serial engine
     DIR/w1/...
-    DIR/main/...                                            the program beside a pool: all together
+    DIR/main/...                                            with a pool: totals of all workers
 
-Each process has a folder, since a folder is what TensorBoard draws as one line. None of it is a
-part of the dataset: a log that can no longer be written ends, and the write goes on.
+Each process has its own folder, as TensorBoard draws one line per folder. The log is no part of
+the dataset: if it cannot be written, it ends and the write continues.
 """
 
 from __future__ import annotations
@@ -33,55 +33,54 @@ EVERY_S: Final = 1.0
 NOTHING_DONE: Final = Work(0, None, 0)
 
 _MEGABYTE: Final = 1e6
-# The last rates are those of so much time at least: of a few milliseconds they would say nothing.
-_LEAST_S: Final = 0.25
+# Minimum time that the last rates cover: over a few milliseconds they would be noise.
+_MIN_RATE_S: Final = 0.25
 
 _DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "rate/items_per_s": "Items read since the point before, a second; skipped ones too.",
-    "rate/records_per_s": "Records written since the point before, a second.",
-    "rate/payload_mb_per_s": "Megabytes (10^6) of records since the point before, a second.",
+    "rate/items_per_s": "Items read per second since the previous point, skipped ones included.",
+    "rate/records_per_s": "Records written per second since the previous point.",
+    "rate/payload_mb_per_s": "Megabytes (10^6) of records per second since the previous point.",
     "done/items": "Items so far.",
     "done/records": "Records so far.",
     "done/payload_mb": "Megabytes (10^6) of records so far.",
-    "done/gaps": "Items so far that gave no record.",
-    "done/errors": "Items so far that gave an error.",
+    "done/gaps": "Items without a record so far.",
+    "done/errors": "Items that failed so far.",
     "memory/rss_mb": "Memory of this process, in megabytes (10^6).",
     **{f"stage_s/{stage}": f"Seconds spent in `{stage}` so far." for stage in STAGES},
     **{
-        f"stage_share/{stage}": f"Share of `{stage}` in the time of all stages since the point "
-        "before."
+        f"stage_share/{stage}": f"Share of `{stage}` in the time of all stages since the previous "
+        "point."
         for stage in STAGES
     },
 }
 
 
 def check_log_dir(log_dir: str | os.PathLike[str] | None, run_dirs: Sequence[str]) -> str | None:
-    """Make the folder of the event files, and see that files can be made in it.
+    """Create the folder of the event files, check that it is writable, and return its full path.
 
     Args:
-        log_dir: The folder.
-        run_dirs: Where datasets grow, all of which is deleted in the end.
-
-    Returns:
-        The folder, whatever the current one is in a worker.
+        log_dir: The folder; None for no log.
+        run_dirs: The run directories, which are deleted when the datasets are published.
 
     Raises:
-        OptionError: It can not be the one.
-        StorageError: It can not be written.
+        OptionError: ``log_dir`` is a URL, or inside a run directory.
+        StorageError: It cannot be created or written.
     """
     if log_dir is None:
         return None
     log_dir = os.fspath(log_dir)
     if is_url(log_dir):
         raise OptionError(
-            "event files are written to a local folder", path=log_dir, hint="give --log-dir a path"
+            "event files need a local folder, and this is a URL",
+            path=log_dir,
+            hint="give --log-dir a path",
         )
     folder = os.path.abspath(log_dir)
     if any(
         os.path.commonpath([folder, inner]) == inner for inner in map(os.path.abspath, run_dirs)
     ):
         raise OptionError(
-            "the dataset grows in this folder, which is deleted in the end",
+            "event files cannot be in the run directory, which is deleted at the end",
             path=log_dir,
             hint="give --log-dir another folder",
         )
@@ -96,14 +95,14 @@ class EventLog:
     """The event file of one process.
 
     Args:
-        log_dir: The folder of all of them; None for no file at all.
-        name: Of the process: ``w`` and a worker's number, or ``main``.
-        first_step: Items of earlier attempts, behind which the steps go on, where what is told does
-            not count them.
-        start: What was done already, where what is told counts it.
+        log_dir: The folder of all event files; None for no file.
+        name: Name of the process: ``w`` and a worker's number, or ``main``.
+        first_step: Items of earlier attempts, if the reported work does not include them: the
+            steps continue from there.
+        start: The work of earlier attempts, if the reported work includes it.
 
     Attributes:
-        failure: Why there is no more of it; None while all is well.
+        failure: Why the log ended early; None otherwise.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class EventLog:
         self._path = ""
         self._started = time.monotonic()
         self._next = self._started + EVERY_S
-        # What was known at the last two points: rates are of the time between points.
+        # The last two points: rates are those between points.
         self._points = [(self._started, start)]
         self._is_first = True
         if log_dir is not None:
@@ -139,11 +138,11 @@ class EventLog:
             while True:
                 self._path = os.path.join(folder, f"events.out.tfevents.{second}.{host}.{name}")
                 try:
-                    file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - the writer's
+                    file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - the writer closes it
                     break
-                except FileExistsError:  # another run began in this second
+                except FileExistsError:  # from another run that began in this second
                     second += 1
-            # Each record is handed to the system at once, so whoever watches sees it.
+            # Unbuffered, so that TensorBoard sees each point at once.
             self._writer = TFRecordWriter(file, buffer_bytes=1)
             self._writer.write(version_event(now))
 
@@ -152,8 +151,8 @@ class EventLog:
         """Whether points are written."""
         return self._writer is not None
 
-    def tell(self, work: Work) -> None:
-        """Take note of how far the process has come; a point is written about once a second."""
+    def report(self, work: Work) -> None:
+        """Write a point if a second has passed since the previous one."""
         if self._writer is not None and (now := time.monotonic()) >= self._next:
             self._write(now, work)
             self._next = now + EVERY_S
@@ -165,9 +164,9 @@ class EventLog:
         self.close()
 
     def close(self) -> None:
-        """Close the file, with the points that it has."""
+        """Close the file."""
         if self._writer is not None:
-            self._writer.discard()  # nothing is waiting in it
+            self._writer.discard()  # it buffers nothing
             self._writer = None
 
     def __enter__(self) -> EventLog:
@@ -183,10 +182,10 @@ class EventLog:
 
     def _write(self, now: float, work: Work) -> None:
         assert self._writer is not None
-        if len(self._points) > 1 and now - self._points[-1][0] < _LEAST_S:
+        if len(self._points) > 1 and now - self._points[-1][0] < _MIN_RATE_S:
             self._points.pop()
         then, before = self._points[-1]
-        # Its seconds are those of a clock that runs on.
+        # A copy, as the timer that owns the seconds continues.
         work = replace(work, seconds=dict(work.seconds))
         self._points = [(then, before), (now, work)]
         scalars = _scalars(work, before, max(now - then, 1e-9))
@@ -200,8 +199,8 @@ class EventLog:
             self._end(error)
 
     def _end(self, error: StorageError) -> None:
-        """Go on without: a full disk for logs is no reason to lose hours of work."""
-        self.failure = f"the log of this run is not whole, and the dataset is: {error.summary}"
+        """Close the log and remember why: a full disk for logs must not fail the write."""
+        self.failure = f"the event log is incomplete (the dataset is complete): {error.summary}"
         self.close()
 
 
@@ -231,7 +230,7 @@ def _scalars(work: Work, before: Work, elapsed_s: float) -> dict[str, float]:
 
 
 def _resident_bytes() -> int | None:
-    """Return this process's memory; None where the system does not tell."""
+    """Return this process's memory; None if the system does not provide it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""The index of a dataset that lies there: proving it, and making it anew from the shards."""
+"""Index files of published datasets: open and check one, or make it again from the shards."""
 
 from __future__ import annotations
 
@@ -38,51 +38,58 @@ from shardwriter.writing.publication import finish_committed, is_committed
 from shardwriter.writing.run_directory import RunDirectory
 
 _READ_BYTES: Final = 1 << 20
-_GROWING: Final = "index.remade"  # a name that no run has for its own files
+_TEMPORARY: Final = "index.remade"  # no run uses this name
 
 
 def open_index(directory: str, manifest: Manifest) -> Index:
-    """Open the index of a dataset once it is known to be the manifest's.
+    """Return the open index of a dataset, checked against the manifest.
 
     Raises:
-        ManifestError: It is not there, or is not the one that was written with the manifest.
-        StorageError: It can not be read.
+        ManifestError: The index is missing, or not the one that was written with the manifest.
+        StorageError: It cannot be read.
     """
     path = os.path.join(directory, manifest.index.file)
     if not inputs_for(path).exists(path) and not os.path.islink(path):
         raise ManifestError(
-            "it is not there",
+            "the index is missing",
             path=path,
             hint="`shardwriter index` makes it from the shards",
         )
     if not is_url(path):
-        return _open_index(path, path, manifest)
-    # What is at a URL can not be mapped.
+        return _open_index_file(path, path, manifest)
+    # A remote file cannot be memory-mapped.
     with storage_errors(path), tempfile.NamedTemporaryFile() as copy:
         with inputs_for(path).open(path) as file:
             shutil.copyfileobj(file, copy, _READ_BYTES)
         copy.flush()
-        return _open_index(copy.name, path, manifest)
+        return _open_index_file(copy.name, path, manifest)
 
 
-def _open_index(file: str, path: str, manifest: Manifest) -> Index:
-    """Open the index that a file holds; errors call it by its path."""
+def _open_index_file(file: str, path: str, manifest: Manifest) -> Index:
+    """Return the open index in a local file; errors name ``path``."""
     with storage_errors(path):
         size, crc = _size_and_crc(file)
-    told = manifest.index
-    if (size, crc) != (told.file_bytes, told.crc32c):
+    expected = manifest.index
+    if (size, crc) != (expected.file_bytes, expected.crc32c):
         raise ManifestError(
-            f"{size:,} bytes with CRC {crc:08x}, the manifest says {told.file_bytes:,} with "
-            f"{told.crc32c:08x}",
+            f"the index has {size:,} bytes with CRC {crc:08x}; the manifest says "
+            f"{expected.file_bytes:,} with {expected.crc32c:08x}",
             path=path,
             hint="`shardwriter index` makes it from the shards",
         )
     with storage_errors(path):
         index = Index(file, path)
     if index.compression != manifest.compression["type"]:
-        raise ManifestError(f"it is of shards whose compression is {index.compression}", path=path)
+        raise ManifestError(
+            f"the index is of shards with compression {index.compression}; the manifest says "
+            f"{manifest.compression['type']}",
+            path=path,
+        )
     if len(index.counts) != manifest.num_shards:
-        raise ManifestError(f"it is of {len(index.counts)} shards", path=path)
+        raise ManifestError(
+            f"the index is of {len(index.counts)} shards; the manifest says {manifest.num_shards}",
+            path=path,
+        )
     for shard, entry in enumerate(manifest.shards):
         ends, num_records = index.ends(shard), index.num_records(shard)
         last = int(ends[-1]) if len(ends) else 0
@@ -91,8 +98,8 @@ def _open_index(file: str, path: str, manifest: Manifest) -> Index:
             end = end - ZLIB_TAIL_BYTES if num_records else 0
         if num_records != entry.num_records or last != end:
             raise ManifestError(
-                f"{num_records:,} records that end at {last:,}, and the manifest says "
-                f"{entry.num_records:,} that end at {end:,}",
+                f"the index has {num_records:,} records that end at offset {last:,}; the manifest "
+                f"says {entry.num_records:,} that end at {end:,}",
                 path=path,
                 shard=shard,
                 hint="`shardwriter verify` says what is wrong with the shard",
@@ -111,75 +118,80 @@ def _size_and_crc(path: str) -> tuple[int, int]:
 
 
 def make_index(path: str, *, dali: bool = False) -> dict[str, Any]:
-    """Make the index of a shard set anew from its shards; ``.idx`` files too if asked.
+    """Make the index of a dataset from its shards, and ``.idx`` files if asked.
 
-    The dataset is held against writers meanwhile, and a publication that was interrupted is
-    finished first.
+    The dataset is locked, and an interrupted publication is completed first.
 
     Args:
         path: The dataset.
-        dali: Write ``<shard>.idx`` beside every shard.
+        dali: Whether to write ``<shard>.idx`` beside every shard.
 
     Returns:
         ``{"index": file, "num_records": n, "idx": [files]}``.
 
     Raises:
-        OutputBusy: Somebody writes this dataset right now.
-        CorruptFile: A shard is damaged, or is a zlib file that is not cut into blocks.
-        OptionError: ``.idx`` files of compressed shards are asked for.
-        ManifestError: The shards are not those of the manifest, not all of one compression, or
-            compressed with records that go over the end of a member.
+        OutputBusy: Another process writes this dataset.
+        CorruptFile: A shard is damaged, or is a zlib file without blocks.
+        OptionError: ``dali`` is set, and the shards are compressed.
+        ManifestError: The shards are not those of the manifest, differ in compression, or have
+            records that cross the end of a compressed member.
     """
-    found = _whole_set(path)
-    with _claimed(found) as run:
-        # What was found before the lock may have been replaced since.
-        return _remake(_whole_set(path), run, dali=dali)
+    found = _complete_set(path)
+    with _claim(found) as run:
+        # Search again: the dataset may have been replaced before it was locked.
+        return _make_index(_complete_set(path), run, dali=dali)
 
 
-def _whole_set(path: str) -> ShardSet:
+def _complete_set(path: str) -> ShardSet:
     if is_url(path):
-        raise OptionError("an index is made beside local shards, and this is a URL", path=path)
+        raise OptionError(
+            "an index can only be made for local shards, and this is a URL", path=path
+        )
     shard_set = find_one(path)
     if not shard_set.is_complete:
         raise ManifestError(
-            "an index needs all shards of one set", path=path, hint="shard-stats says what is there"
+            "shards are missing; an index needs all of them",
+            path=path,
+            hint="`shardwriter shard-stats` lists them",
         )
     return shard_set
 
 
 @contextmanager
-def _claimed(shard_set: ShardSet) -> Iterator[RunDirectory]:
-    """Hold a dataset's run directory; what an unfinished run has in it stays."""
+def _claim(shard_set: ShardSet) -> Iterator[RunDirectory]:
+    """Yield the locked run directory of a dataset; the files of an unfinished run stay."""
     with RunDirectory.claim(shard_set.directory, shard_set.name, LocalStorage()) as run:
         try:
             finish_committed(run)
             yield run
         finally:
             if run.is_resumable or is_committed(run):
-                run.storage.delete(os.path.join(run.path, _GROWING))
+                run.storage.delete(os.path.join(run.path, _TEMPORARY))
             else:
                 run.discard()
 
 
-def _remake(shard_set: ShardSet, run: RunDirectory, *, dali: bool) -> dict[str, Any]:
+def _make_index(shard_set: ShardSet, run: RunDirectory, *, dali: bool) -> dict[str, Any]:
     assert shard_set.pattern is not None
     compression = shard_compression(shard_set)
     if dali and compression != "none":
         raise OptionError(
-            f".idx files are of plain shards only, and these are {compression}",
+            f".idx files are for uncompressed shards only, and these are {compression}",
             path=shard_set.directory,
-            hint="leave --idx off: the dataset's own index has the members of compressed shards",
+            hint="run without --idx: the dataset's own index covers compressed shards",
         )
     rows = [shard_rows(shard_path, compression) for _, shard_path in shard_set.shards]
     manifest = shard_set.manifest
     gaps = [] if manifest is None else manifest.gaps
-    head = index_head([numbers.shape[1] for numbers in rows], KINDS[compression], len(gaps))
+    head = index_head(
+        [rows_of_shard.shape[1] for rows_of_shard in rows], KINDS[compression], len(gaps)
+    )
     crc = 0
     for chunk in index_chunks(rows, head, gaps):
         crc = extend_crc32c(crc, chunk)
     if manifest is not None and crc != manifest.index.crc32c:
         raise ManifestError(
-            "the shards are not those of the manifest, so its index can not be made from them",
+            "the shards are not those of the manifest, so its index can not be made",
             path=shard_set.directory,
             hint="`shardwriter verify` says what is wrong with them",
         )
@@ -187,11 +199,11 @@ def _remake(shard_set: ShardSet, run: RunDirectory, *, dali: bool) -> dict[str, 
     _replace(run, target, index_chunks(rows, head, gaps))
     written = []
     if dali:
-        for (_, shard_path), numbers in zip(shard_set.shards, rows, strict=True):
-            _replace(run, shard_path + DALI_INDEX_SUFFIX, [dali_index(numbers[0])])
+        for (_, shard_path), rows_of_shard in zip(shard_set.shards, rows, strict=True):
+            _replace(run, shard_path + DALI_INDEX_SUFFIX, [dali_index(rows_of_shard[0])])
             written.append(shard_path + DALI_INDEX_SUFFIX)
     run.storage.sync_directory(shard_set.directory)
-    num_records = sum(_num_records(numbers) for numbers in rows)
+    num_records = sum(_num_records(rows_of_shard) for rows_of_shard in rows)
     return {"idx": written, "index": target, "num_records": num_records}
 
 
@@ -202,9 +214,9 @@ def _num_records(rows: NDArray[np.uint64]) -> int:
 
 
 def shard_compression(shard_set: ShardSet) -> Compression:
-    """Return what all shards of a set are compressed with, by content.
+    """Return the compression of a shard set, detected from the content.
 
-    An empty file says nothing: it is a shard without records, whatever the others are.
+    An empty file, a shard without records, is compatible with any compression.
     """
     found = {}
     for _, path in shard_set.shards:
@@ -213,39 +225,39 @@ def shard_compression(shard_set: ShardSet) -> Compression:
                 found[stream.compression] = path
     if len(found) > 1:
         raise ManifestError(
-            f"shards of one set are of several compressions: {', '.join(sorted(found))}",
+            f"the shards have different compressions: {', '.join(sorted(found))}",
             path=shard_set.directory,
-            hint="an index is of shards of one kind",
+            hint="write the dataset again with one --compression",
         )
     return next(iter(found), "none")
 
 
 def shard_rows(path: str, compression: Compression) -> NDArray[np.uint64]:
-    """Return what the index has of a shard, every CRC proven; see :func:`read_rows`."""
+    """Return the index rows of a shard, after a check of every CRC; see :func:`read_rows`."""
     return read_rows(path, compression)[0]
 
 
 def read_rows(path: str, compression: Compression) -> tuple[NDArray[np.uint64], int]:
-    """Return what the index has of a shard, every CRC proven.
+    """Return the index rows of a shard and its largest member, after a check of every CRC.
 
     Args:
         path: The shard.
-        compression: What it is compressed with.
+        compression: Its compression.
 
     Returns:
-        uint64[1, n]: the offset behind each frame. Of a compressed shard uint64[2, n]: the offset
-        behind each member or block, and the records up to there. Behind it the bytes of the
-        largest member, uncompressed; 0 of a plain shard.
+        uint64[1, n]: the end offset of each frame. Of a compressed shard uint64[2, n]: the end
+        offset of each member or block, and the number of records up to there. Then the
+        uncompressed bytes of the largest member; 0 for an uncompressed shard.
 
     Raises:
-        CorruptFile: The shard is damaged, or is a zlib file that is not cut into blocks.
-        ManifestError: Its records go over the ends of members.
-        StorageError: It can not be read.
+        CorruptFile: The shard is damaged, or is a zlib file without blocks.
+        ManifestError: Records cross the end of a member.
+        StorageError: It cannot be read.
     """
-    members: list[tuple[int, int]] = []  # offset behind it: in the file, in the stream
+    members: list[tuple[int, int]] = []  # its end in the file, and in the stream
     if compression == "zlib" and is_url(path):
         raise ManifestError(
-            "the blocks of a zlib shard can only be found where it lies on a disk",
+            "the index of a zlib shard can only be made from a local file",
             path=path,
             hint="copy the dataset, with its manifest and index",
         )
@@ -261,25 +273,25 @@ def read_rows(path: str, compression: Compression) -> tuple[NDArray[np.uint64], 
         return ends.reshape(1, -1), 0
     file_ends, stream_ends = np.array(members, np.uint64).reshape(-1, 2).T
     records = np.searchsorted(ends, stream_ends, side="right")
-    behind = np.concatenate((np.zeros(1, np.uint64), ends))[records]
-    if not np.array_equal(behind, stream_ends):
+    record_ends = np.concatenate((np.zeros(1, np.uint64), ends))[records]
+    if not np.array_equal(record_ends, stream_ends):
         raise ManifestError(
-            f"records go over the ends of {compression} members, so none can be entered by itself",
+            f"records cross the ends of {compression} members, so the shard has no index",
             path=path,
-            hint="write the records again: members of our shards end with a record",
+            hint="write the dataset again with shardwriter, whose members end with a record",
         )
     largest = int(np.diff(stream_ends, prepend=np.uint64(0)).max(initial=0))
     return np.stack((file_ends, records.astype(np.uint64))), largest
 
 
 def _replace(run: RunDirectory, path: str, chunks: Iterable[bytes]) -> None:
-    """Give a file new bytes in one step."""
+    """Replace a file atomically."""
     if os.path.isdir(path):
         raise StorageError("a folder of this name is in the way", path=path)
-    growing = os.path.join(run.path, _GROWING)
-    file = run.storage.create(growing)
+    temporary_path = os.path.join(run.path, _TEMPORARY)
+    file = run.storage.create(temporary_path)
     for chunk in chunks:
         file.write(chunk)
-    run.storage.sync(growing)
+    run.storage.sync(temporary_path)
     file.close()
-    run.storage.publish(growing, path)
+    run.storage.publish(temporary_path, path)

@@ -32,7 +32,7 @@ from shardwriter.writing.encode import ItemEncoder, RecordEncoder
 from shardwriter.writing.options import DatasetOptions, RunOptions
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.selection import Selection
-from shardwriter.writing.stages import Stopwatch
+from shardwriter.writing.stages import StageTimer
 from shardwriter.writing.worker import ItemSlot, Worker, new_slot
 
 _ORDER_BLOCK: Final = 1 << 16
@@ -79,7 +79,7 @@ class Job:
         self,
         state: ResumeState,
         worker: Worker | None = None,
-        timer: Stopwatch | None = None,
+        timer: StageTimer | None = None,
         *,
         skip_errors: bool = False,
         strict: bool = False,

@@ -1,7 +1,21 @@
-"""Journals: what a writer knows and its shards do not show, one fact a line.
+"""Journals and snapshots: what a stopped run is resumed from.
 
-The journal may be ahead of the shards and never behind: a fact about item i is written before any
-later frame of that writer. :class:`JournaledFile` holds that for every shard.
+A *journal* has what the shards of a worker do not show: items without a record, and widened types,
+one fact a line. It is never behind the shards: a fact about item i is written before any later
+frame of that worker (:class:`JournaledFile`).
+
+A *snapshot* is the progress of a worker in one small file that is replaced as a whole. A *mark* is
+written a few times a second and survives the end of the process; a *checkpoint* is synced and
+survives a power cut. Record statistics (schema, label counts) can be ahead of the shards, as a
+member or a block of rows may be incomplete. So a snapshot has the item up to which records were
+counted, and records that are written again are not counted again.
+
+The *base* is the state in which an attempt starts: all that earlier attempts have written.
+
+Snapshots, bases and journal lines are JSON lines with a checksum, ``crc32c-hex json``. A line with
+a wrong checksum or shape counts as torn, and what it describes is written again; ``run.json`` and
+``files.json`` of a wrong shape are errors. Whether the numbers fit the job is checked where the job
+is known (:mod:`shardwriter.writing.resume`).
 """
 
 from __future__ import annotations
@@ -20,18 +34,13 @@ from shardwriter.formats.crc32c import crc32c
 from shardwriter.schema import RecordStats
 from shardwriter.storage import OutputFile, Storage
 
-# The declared shapes of all JSON in a run directory.
-#
-# Signed lines (journal, mark, checkpoint, base) of another shape count as torn, like those with a
-# wrong CRC: what they speak of is made again. ``run.json`` and ``files.json`` of another shape are
-# refused. A shape says what fields are; what numbers can be true of a job is checked where the job
-# is known (:mod:`shardwriter.writing.resume`).
+# -- JSON shapes -----------------------------------------------------------------------------------
 
 _U32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 _Nonce = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-_Word = Annotated[str, Meta(pattern="^[a-z0-9_]{1,20}$")]
+_Identifier = Annotated[str, Meta(pattern="^[a-z0-9_]{1,20}$")]
 Attempt = Annotated[int, Meta(ge=0, le=10**9 - 2)]
-"""Number of an attempt; it is a part of file names."""
+"""Number of an attempt; it is part of file names."""
 
 GrowingRow = tuple[Count, Count, Count, _U32, Count, _U32 | None, Count]
 """Number of a shard, and the fields of :class:`shardwriter.formats.tfrecord.Written`."""
@@ -49,9 +58,9 @@ class _FeatureCounts(TypedDict):
 
 
 class FeatureState(_FeatureCounts, total=False):
-    """A feature, as :class:`shardwriter.schema.schema.FeatureSummary` keeps it."""
+    """A feature: the state of :class:`shardwriter.schema.schema.FeatureSummary`."""
 
-    dtype: _Word | None
+    dtype: _Identifier | None
     encoding: Literal["list", "raw", "image"]
     first_item: Count | None
     format: str | None
@@ -67,7 +76,7 @@ class _Float(TypedDict):
 class _LabelsState(TypedDict):
     feature: str
     labels: list[
-        # A label, its spelling, its count in all and by shard, its first and its last item.
+        # A label, its spelling, its total count and that by shard, its first and its last item.
         tuple[int | str | _Float, str, Count, list[Count] | dict[str, Count] | None, Count, Count]
     ]
     per_shard: bool
@@ -80,7 +89,7 @@ class _WarningKeys(TypedDict):
 
 
 class WarningState(_WarningKeys, total=False):
-    """A warning, as :func:`shardwriter.schema.record_stats.to_json` keeps it."""
+    """A warning, as of :func:`shardwriter.schema.record_stats.to_json`."""
 
     feature: str
     hint: str
@@ -97,13 +106,13 @@ class _RecordStatsKeys(TypedDict):
 
 
 class RecordStatsState(_RecordStatsKeys, total=False):
-    """What is known of some records: see :class:`shardwriter.schema.record_stats.RecordStats`."""
+    """The state of :class:`shardwriter.schema.record_stats.RecordStats`."""
 
     warnings: list[WarningState]
 
 
 class ErrorEntry(TypedDict):
-    """An item that gave an error: a line of the ledger."""
+    """A failed item: a line of the error log."""
 
     error: str
     index: Count
@@ -111,7 +120,7 @@ class ErrorEntry(TypedDict):
 
 
 class Fact(TypedDict, total=False):
-    """A line of a journal; see :class:`shardwriter.writing.journal.Journal`."""
+    """A line of a journal; see :class:`Journal`."""
 
     error: ErrorEntry
     reason: Literal["dropped", "error"]
@@ -120,7 +129,7 @@ class Fact(TypedDict, total=False):
 
 
 class SnapshotLine(TypedDict):
-    """See :class:`shardwriter.writing.journal.Snapshot`."""
+    """The JSON of :class:`Snapshot`."""
 
     counted_to: Count
     growing: list[GrowingRow]
@@ -133,7 +142,7 @@ class SnapshotLine(TypedDict):
 
 
 class BaseLine(TypedDict):
-    """See :class:`shardwriter.writing.journal.Base`."""
+    """The JSON of :class:`Base`."""
 
     attempt: Attempt
     counted_to: list[tuple[Count, Count]]
@@ -149,7 +158,7 @@ class BaseLine(TypedDict):
 
 
 class Retry(TypedDict):
-    """Items that were made again with other code; see ``metadata.retries`` of a manifest."""
+    """Items that were retried with other code; an entry of ``metadata.retries`` of a manifest."""
 
     items: list[Annotated[list[Count], Meta(min_length=2, max_length=2)]]
     job: str
@@ -177,31 +186,34 @@ class RunFacts(_RunFormat, total=False):
 
 
 AdoptedFiles = dict[Annotated[str, Meta(pattern="^(0|[1-9][0-9]{0,5})$")], tuple[str, str]]
-"""``files.json``: by shard, its file and the file with its rows of the index."""
+"""``files.json``: by shard, its file and the file with its index rows."""
 
 MAX_GAPS: Final = 1 << 27
-"""Items without a record that a run may have; they are kept in memory."""
+"""The largest number of gaps of a run; they are in memory."""
 
 _Shape = TypeVar("_Shape")
 
 
-class Journal:
-    """Facts of one writer, in the order in which they became true.
+# -- the journal -----------------------------------------------------------------------------------
 
-    A line is ``crc32c-hex json``. Facts are idempotent: reading one twice changes nothing.
+
+class Journal:
+    """The journal of one worker: facts, in order.
+
+    Facts are idempotent: reading one twice changes nothing.
 
     ==========  =================================================================================
-    ``skip``    ``{"skip": i, "reason": "dropped"}``: item i gives no record, as a map wanted;
-                ``{"skip": i, "reason": "error", "error": {...}}``: as it could not be made one
-    ``types``   features whose type has widened, as entries of the manifest
+    ``skip``    ``{"skip": i, "reason": "dropped"}``: the map dropped item i;
+                ``{"skip": i, "reason": "error", "error": {...}}``: item i failed
+    ``types``   features whose type has widened, as in the manifest
     ==========  =================================================================================
 
     Args:
-        storage: Where it lies.
-        path: The file; it must not be there yet.
+        storage: The storage of the run directory.
+        path: The file, which must not exist.
 
     Attributes:
-        num_bytes: Length of what was handed to the operating system.
+        num_bytes: Bytes written so far.
     """
 
     def __init__(self, storage: Storage, path: str) -> None:
@@ -209,19 +221,19 @@ class Journal:
         self._path = path
         self._lines: list[bytes] = []
         self._file = storage.create(path)
-        self._has_failed = False  # nobody knows how much of a line was written then
+        self._has_failed = False  # an unknown part of a line was written
         self.num_bytes = 0
 
-    def fact(self, **fact: Any) -> None:
-        """Note a fact; it is in the file after the next flush."""
-        self._lines.append(signed(fact))
+    def add_fact(self, **fact: Any) -> None:
+        """Add a fact; the next flush writes it."""
+        self._lines.append(signed_line(fact))
 
     def flush(self) -> None:
-        """Write the noted facts, so that they outlive this process."""
+        """Write the added facts, so that they survive the end of this process."""
         if not self._lines:
             return
         if self._has_failed:
-            raise StorageError("a write to it has failed before", path=self._path)
+            raise StorageError("an earlier write to the journal failed", path=self._path)
         data = b"".join(self._lines)
         self._has_failed = True
         self._file.write(data)
@@ -230,12 +242,12 @@ class Journal:
         self.num_bytes += len(data)
 
     def sync(self) -> None:
-        """Write the noted facts, so that they outlive a power cut."""
+        """Write and sync the added facts, so that they survive a power cut."""
         self.flush()
         self._storage.sync(self._path)
 
     def close(self) -> None:
-        """Close the file, with the facts that could not be written before."""
+        """Flush and close the file."""
         try:
             if not self._has_failed:
                 self.flush()
@@ -244,34 +256,34 @@ class Journal:
 
 
 class JournaledFile:
-    """A growing shard whose bytes follow the facts that came before them."""
+    """An open shard file; the journal is flushed before each write."""
 
     def __init__(self, file: OutputFile, journal: Journal) -> None:
         self._file = file
         self._journal = journal
 
     def write(self, data: bytes, /) -> None:
-        """Write the facts that are still noted, then the bytes."""
+        """Flush the journal, then write the bytes."""
         self._journal.flush()
         self._file.write(data)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file; the journal stays open."""
         self._file.close()
 
 
-def signed(fact: Any) -> bytes:
-    """Return a fact as a line with its checksum."""
+def signed_line(fact: Any) -> bytes:
+    """Return a JSON object as a line with its checksum."""
     text = canonical.dumps(fact).encode("ascii")
     return b"%08x %s" % (crc32c(text[:-1]), text)
 
 
 class Facts(NamedTuple):
-    """What a journal holds.
+    """The content of a journal.
 
     Attributes:
-        facts: Up to the first line that is torn.
-        num_bytes: Where that line begins.
+        facts: The facts before the first torn line.
+        num_bytes: Offset of that line.
     """
 
     facts: list[Fact]
@@ -279,25 +291,25 @@ class Facts(NamedTuple):
 
 
 def read_facts(data: bytes, max_items: int = 2**62) -> Facts:
-    """Read a journal up to the first line that is torn, or is no fact.
+    """Return the facts of a journal before the first torn or invalid line.
 
     Args:
         data: The lines.
-        max_items: How many items there can be; a fact about another is none.
+        max_items: Upper bound of the number of items; a fact about a later item is invalid.
     """
     facts = []
     num_bytes = 0
     for line in data.splitlines(keepends=True):
-        fact = read_signed(line, Fact)
-        if fact is None or not _is_sound(fact, max_items):
+        fact = parse_signed_line(line, Fact)
+        if fact is None or not _is_valid(fact, max_items):
             break
         facts.append(fact)
         num_bytes += len(line)
     return Facts(facts, num_bytes)
 
 
-def read_signed(line: bytes, shape: type[_Shape]) -> _Shape | None:
-    """Return what a signed line says; None where it is torn or has another shape."""
+def parse_signed_line(line: bytes, shape: type[_Shape]) -> _Shape | None:
+    """Return the object of a line; None if the checksum or the shape is wrong."""
     crc, _, text = line.partition(b" ")
     if not text.endswith(b"\n") or crc != b"%08x" % crc32c(text[:-1]):
         return None
@@ -307,7 +319,7 @@ def read_signed(line: bytes, shape: type[_Shape]) -> _Shape | None:
         return None
 
 
-def _is_sound(fact: Fact, max_items: int) -> bool:
+def _is_valid(fact: Fact, max_items: int) -> bool:
     if "skip" not in fact:
         return True
     skip, error = fact["skip"], fact.get("error")
@@ -316,34 +328,25 @@ def _is_sound(fact: Fact, max_items: int) -> bool:
     return fact["reason"] == "dropped" or (error is not None and error["index"] == skip)
 
 
-# Snapshots: how far a writer has come, in one small file that is replaced as a whole.
-#
-# A *mark* is made a few times a second and outlives the process: what it speaks of was handed to
-# the operating system. A *checkpoint* outlives a power cut: first all of it was brought to the
-# disk. Both are one signed line, as in a journal, and name the length that the journal had by then:
-# without those facts they count for nothing.
-#
-# What was learnt from records (schema, label counts) can run ahead of the shards: a member that is
-# not full yet, a block of rows. So a snapshot says up to which item records were counted, and those
-# of them that have to be made again are not counted again.
+# -- snapshots -------------------------------------------------------------------------------------
 
 _NUMBER: Final = re.compile("[0-9]{1,6}")
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How far one worker of one attempt has come.
+    """The progress of one worker in one attempt.
 
     Attributes:
-        number: Counts the snapshots of a worker, so that the newest is known.
-        is_synced: Whether it is a checkpoint.
-        counted_to: Of the shards that grow, records of the items in front of this one were counted.
-        open_shards: What stands in each shard that grows.
-        sealed: The shards that it has finished in this attempt.
+        number: Counts the snapshots of a worker.
+        is_synced: True for a checkpoint, False for a mark.
+        counted_to: In the open shards, records of the items before this one were counted.
+        open_shards: What is in the file of each open shard.
+        sealed: The shards that the worker sealed in this attempt.
         stats: State of :class:`~shardwriter.schema.record_stats.RecordStats` of this worker, in
             this attempt.
-        num_items: T, once the end of the source was met.
-        journal_bytes: Length of the journal that belongs to it.
+        num_items: Number of items, T, if the end of the source was reached.
+        journal_bytes: Length of the journal at the time of the snapshot, which is void without it.
     """
 
     number: int
@@ -356,8 +359,8 @@ class Snapshot:
     journal_bytes: int
 
     def to_line(self) -> bytes:
-        """Return it as a signed line."""
-        return signed(
+        """Return a line with a checksum, in JSON."""
+        return signed_line(
             {
                 "counted_to": self.counted_to,
                 "growing": rows_of(self.open_shards),
@@ -371,20 +374,20 @@ class Snapshot:
         )
 
     def fits_job(self, num_shards: int, max_items: int) -> bool:
-        """Return whether this can be said of a job of N shards and at most so many items."""
+        """Return whether the numbers are possible for N shards and at most ``max_items`` items."""
         shards = [*self.open_shards, *self.sealed]
-        return _are_of(shards, self.stats, self.num_items, num_shards, max_items)
+        return _fit_job(shards, self.stats, self.num_items, num_shards, max_items)
 
     @property
     def is_resumable(self) -> bool:
-        """Whether it speaks of anything that need not be done again."""
+        """Whether a later attempt can resume from it."""
         grown = any(written.num_pieces for written in self.open_shards.values())
         return grown or bool(self.sealed) or self.journal_bytes > 0
 
     @classmethod
     def from_line(cls, data: bytes) -> Snapshot | None:
-        """Read a signed line; None where it is torn."""
-        fact = read_signed(data, SnapshotLine)
+        """Parse a line of :meth:`to_line`; return None if it is torn."""
+        fact = parse_signed_line(data, SnapshotLine)
         if fact is None:
             return None
         return cls(
@@ -401,21 +404,20 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Base:
-    """What an attempt began with: all that earlier ones have left, brought to the disk.
+    """The state in which an attempt starts: all that earlier attempts have written and synced.
 
     Attributes:
-        attempt: The number of that attempt; journals of others are done with.
-        open_shards: What stands in each shard that is not finished.
+        attempt: Number of the attempt; journals of other attempts are ignored.
+        open_shards: What is in the file of each unfinished shard.
         sealed: The finished shards.
-        in_place: Whether finished shards can stand under their final names already.
-        dali_index: Whether the dataset that stands in place has .idx files.
-        counted_to: By shard: records of the items in front of this one were counted.
-        uncounted: Items in front of those that were not: they gave an error then, and are tried
-            again.
-        gaps: Items that give no record, as ``[first, count]`` in order.
-        errors: What is known of those that are errors, by item.
+        in_place: Whether finished shards may have their final names already.
+        dali_index: Whether the published dataset has .idx files.
+        counted_to: By shard: records of the items before this one were counted.
+        uncounted: Earlier items that were not counted, as they failed and are retried.
+        gaps: Items without a record, as ``[first, count]`` in order.
+        errors: Entries of the error log, by item.
         stats: State of :class:`~shardwriter.schema.record_stats.RecordStats`; None for none.
-        num_items: T, where the end of the source was met.
+        num_items: Number of items, T, if the end of the source was reached.
     """
 
     attempt: int = 0
@@ -431,8 +433,8 @@ class Base:
     num_items: int | None = None
 
     def to_line(self) -> bytes:
-        """Return it as a signed line."""
-        return signed(
+        """Return a line with a checksum, in JSON."""
+        return signed_line(
             {
                 "attempt": self.attempt,
                 "dali_index": self.dali_index,
@@ -450,11 +452,11 @@ class Base:
 
     @property
     def gap_items(self) -> list[int]:
-        """Sorted items that give no record."""
+        """Sorted indices of the items without a record."""
         return from_runs(self.gaps)
 
     def fits_job(self, num_shards: int, max_items: int) -> bool:
-        """Return whether this can be said of a job of N shards and at most so many items."""
+        """Return whether the numbers are possible for N shards and at most ``max_items`` items."""
         stop = 0
         for first, count in self.gaps:
             if first < stop:
@@ -465,21 +467,18 @@ class Base:
         return (
             stop <= max_items
             and num_gaps <= MAX_GAPS
-            and _are_of(shards, self.stats, self.num_items, num_shards, max_items)
+            and _fit_job(shards, self.stats, self.num_items, num_shards, max_items)
         )
 
     @property
     def is_resumable(self) -> bool:
-        """Whether it has any work of earlier attempts.
-
-        What stands in place is a finished dataset.
-        """
+        """Whether earlier attempts have written anything, except a finished dataset in place."""
         return bool(self.open_shards or (not self.in_place and (self.sealed or self.gaps)))
 
     @classmethod
     def from_line(cls, data: bytes) -> Base | None:
-        """Read a signed line; None where it is torn."""
-        fact = read_signed(data, BaseLine)
+        """Parse a line of :meth:`to_line`; return None if it is torn."""
+        fact = parse_signed_line(data, BaseLine)
         if fact is None:
             return None
         return cls(
@@ -497,29 +496,29 @@ class Base:
         )
 
 
-def stats_fit_job(learnt: Mapping[str, Any], num_shards: int) -> bool:
-    """Return whether a state of record statistics can be of N shards."""
-    labels = learnt["labels"]
+def stats_fit_job(stats: Mapping[str, Any], num_shards: int) -> bool:
+    """Return whether a state of record statistics is valid for N shards."""
+    labels = stats["labels"]
     rows = [row for _, _, _, row, _, _ in labels["labels"]]
     if not all(_is_row(row, num_shards) for row in rows if row is not None):
         return False
     if any((row is not None) is not labels["per_shard"] for row in rows):
         return False
     try:
-        RecordStats.from_state(learnt, num_shards)
-    except ValueError:  # a label that is no number
+        RecordStats.from_state(stats, num_shards)
+    except ValueError:  # a float label that is no number
         return False
     return True
 
 
-def _are_of(
+def _fit_job(
     shards: Iterable[int],
     stats: Mapping[str, Any] | None,
     num_items: int | None,
     num_shards: int,
     max_items: int,
 ) -> bool:
-    """Return whether shards, label counts and T are those of a job."""
+    """Return whether shards, label counts and T are possible for a job."""
     if max(shards, default=0) >= num_shards or (num_items or 0) > max_items:
         return False
     return stats is None or stats_fit_job(stats, num_shards)
@@ -532,7 +531,7 @@ def _is_row(row: list[int] | dict[str, int], num_shards: int) -> bool:
 
 
 def rows_of(shards: Mapping[int, Written] | Mapping[int, SealedShard]) -> list[list[Any]]:
-    """Return a row for each shard: its number, and what is known of it."""
+    """Return a JSON row for each shard: its number, then its fields."""
     rows = []
     for shard, known in shards.items():
         facts = known if isinstance(known, Written) else vars(known).values()
@@ -541,10 +540,10 @@ def rows_of(shards: Mapping[int, Written] | Mapping[int, SealedShard]) -> list[l
 
 
 def written_of(rows: Iterable[Sequence[Any]]) -> dict[int, Written]:
-    """Read rows of growing shards."""
+    """Return the open shards of JSON rows."""
     return {shard: Written(*facts) for shard, *facts in rows}
 
 
 def sealed_of(rows: Iterable[Sequence[Any]]) -> dict[int, SealedShard]:
-    """Read rows of finished shards."""
+    """Return the sealed shards of JSON rows."""
     return {shard: SealedShard(*facts) for shard, *facts in rows}

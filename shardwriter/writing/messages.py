@@ -1,7 +1,12 @@
-"""Messages between two processes over a socket, framed: u8 kind, u64 length, bytes.
+"""Messages between the program and its worker processes: framing, pickling, errors.
 
-The side that runs the user's code waits for each message (:class:`Channel`). The side that looks
-after many others never waits for one of them (:class:`Mailbox`).
+A message on a socket is ``u8 kind | u64 length | bytes``. A worker waits for each message
+(:class:`Channel`); the program serves many workers and never waits for one (:class:`Mailbox`).
+
+:func:`pack` pickles the job. Functions and classes of a script or notebook go by value, with
+cloudpickle, so no worker has to import the program's main module. Open files of this package go as
+file descriptors, and a memory-mapped array as the name of its file. :class:`ItemPacker` pickles
+items. :func:`pack_failure` pickles any error, with its cause and traceback.
 """
 
 from __future__ import annotations
@@ -29,62 +34,185 @@ from shardwriter import errors
 from shardwriter.errors import RunError, ShardwriterError, WorkerDied
 from shardwriter.storage import Descriptor
 
-# The other side of :mod:`shardwriter.writing.messages`: what a worker makes of what it is sent.
-
-_received: list[int] = []  # descriptors
-
-_classes: dict[int, type] = {}  # of the program, by number
-
-
-def unpack(data: bytes, descriptors: Sequence[int]) -> Any:
-    """Return the object; its open files are those of ``descriptors``."""
-    _received[:] = descriptors
-    return pickle.loads(data)
-
-
-def take_descriptor(number: int) -> Descriptor:
-    """Return an open file that was sent."""
-    return Descriptor(_received[number])
-
-
-def map_again(
-    path: str,
-    mode: Literal["r", "c"],
-    begin: int,
-    num_bytes: int,
-    first: int,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-) -> Any:
-    """Map the file of a memory-mapped array again."""
-    mapped = np.memmap(path, np.uint8, mode, begin, (num_bytes,))
-    return np.ndarray(shape, dtype, mapped, first, strides)
-
-
-def class_of(number: int, data: bytes | None = None) -> type:
-    """Return a class of the program; the first time with what it is made of."""
-    if data is not None:
-        _classes[number] = pickle.loads(data)
-    return _classes[number]
-
-
-# Sending objects to the processes of a pool.
-#
-# What a script or a notebook defines (functions, classes, lambdas, closures) goes by value, as
-# cloudpickle does it, so no process has to import the program that started it. Open files of ours
-# go as open files. A memory-mapped array goes as the name of its file, and not as its content.
-
+_HEAD: Final = struct.Struct("<BQ")
+_READ_BYTES: Final = 1 << 18
+_MAX_DESCRIPTORS: Final = 64  # per message; the kernel takes 253
+_MAX_ERROR_BYTES: Final = 16 << 20
 _PROTOCOL: Final = 5
-_SMALL_TENSOR: Final = 256  # bytes that are sent in vain rather than copied
+_MAX_WASTE: Final = (
+    256  # bytes of a tensor's storage to send needlessly rather than copy the tensor
+)
+
+
+# -- sockets ---------------------------------------------------------------------------------------
+
+
+def avoid_standard_streams(end: socket.socket) -> socket.socket:
+    """Return the socket with a descriptor above those of standard input, output and error."""
+    if end.fileno() > 2:
+        return end
+    with end:
+        return socket.socket(fileno=fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
+
+
+class Channel:
+    """A blocking end of a socket."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+
+    def send(self, kind: int, data: bytes = b"") -> None:
+        """Send a message.
+
+        Raises:
+            OSError: The other side is gone.
+        """
+        self._socket.sendall(_HEAD.pack(kind, len(data)))
+        self._socket.sendall(data)
+
+    def offer(self, kind: int, data: bytes) -> None:
+        """Send a short message, or drop it if the other side does not read.
+
+        Raises:
+            OSError: The other side is gone.
+        """
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        if poll.poll(0):  # writable: a good part of the socket's buffer is free
+            self.send(kind, data)
+
+    def receive(self) -> tuple[int, bytes] | None:
+        """Wait for a message and return (kind, data); None if the other side has closed."""
+        head = self._receive_exactly(_HEAD.size)
+        if head is None:
+            return None
+        kind, length = _HEAD.unpack(head)
+        data = self._receive_exactly(length)
+        return None if data is None else (kind, data)
+
+    def _receive_exactly(self, size: int) -> bytes | None:
+        if not size:
+            return b""
+        data = self._socket.recv(size, socket.MSG_WAITALL)
+        if len(data) == size:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while data and missing:
+            data = self._socket.recv(missing, socket.MSG_WAITALL)
+            parts.append(data)
+            missing -= len(data)
+        return None if missing else b"".join(parts)
+
+    def send_descriptors(self, descriptors: Sequence[int]) -> None:
+        """Send open files; the other side must know how many."""
+        for first in range(0, len(descriptors), _MAX_DESCRIPTORS):
+            chunk = descriptors[first : first + _MAX_DESCRIPTORS]
+            socket.send_fds(self._socket, [b"."], chunk)
+
+    def receive_descriptors(self, count: int) -> list[int]:
+        """Wait for open files, and return their descriptors.
+
+        Raises:
+            EOFError: The other side has closed.
+            OSError: This process may not have that many open files.
+        """
+        found: list[int] = []
+        while len(found) < count:
+            data, received, flags, _ = socket.recv_fds(self._socket, 1, _MAX_DESCRIPTORS)
+            for descriptor in received:
+                # Programs that the user's code starts must not inherit them (the run's lock).
+                os.set_inheritable(descriptor, False)
+            if not data:
+                raise EOFError
+            found += received
+            if flags & socket.MSG_CTRUNC or not received:
+                # The kernel passes as many as fit and drops the others.
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return found
+
+
+class Mailbox:
+    """A non-blocking end of a socket, with a queue of messages to send.
+
+    Attributes:
+        pending_bytes: Queued bytes that the socket has not accepted yet.
+        closed: Whether the other side has closed.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._queue: deque[memoryview] = deque()
+        self._read = bytearray()
+        self.pending_bytes = 0
+        self.closed = False
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def put(self, kind: int, *parts: bytes | bytearray) -> None:
+        """Queue a message, send what the socket accepts; do not reuse a bytearray afterwards."""
+        for part in (_HEAD.pack(kind, sum(map(len, parts))), *parts):
+            if part:
+                self._queue.append(memoryview(part))
+                self.pending_bytes += len(part)
+        self.send()
+
+    def send(self) -> None:
+        """Send as much of the queue as the socket accepts."""
+        while self._queue:
+            first = self._queue[0]
+            try:
+                sent = self._socket.send(first)
+            except BlockingIOError:
+                return
+            except OSError:  # the other side has closed; what it sent before can still be read
+                self._queue.clear()
+                self.pending_bytes = 0
+                return
+            self.pending_bytes -= sent
+            if sent == len(first):
+                self._queue.popleft()
+            else:
+                self._queue[0] = first[sent:]
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the messages (kind, data) that have arrived completely."""
+        while not self.closed:
+            try:
+                data = self._socket.recv(_READ_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            self.closed = not data
+            self._read += data
+        while len(self._read) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._read)
+            end = _HEAD.size + length
+            if len(self._read) < end:
+                return
+            message = bytes(self._read[_HEAD.size : end])
+            del self._read[:end]
+            yield kind, message
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.closed = True
+        self._socket.close()
+
+
+# -- objects ---------------------------------------------------------------------------------------
 
 
 class MessageTooLarge(Exception):
-    """An object takes more bytes than may be sent."""
+    """An object has more bytes than may be sent."""
 
 
 class _Sink(io.RawIOBase):
-    """Takes bytes up to a limit."""
+    """A file in memory that raises MessageTooLarge above a limit."""
 
     def __init__(self, max_bytes: int) -> None:
         self.parts: list[bytes] = []
@@ -116,11 +244,11 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
 
 def pack(obj: Any, max_bytes: int) -> tuple[bytes, list[int]]:
-    """Return an object's bytes, and the descriptors to send with them.
+    """Return the pickled object, and the file descriptors to send with it.
 
     Raises:
-        MessageTooLarge: It takes more than ``max_bytes``.
-        Exception: Something in it can not be pickled; says what.
+        MessageTooLarge: It has more than ``max_bytes``.
+        Exception: Something in it cannot be pickled; says what.
     """
     sink = _Sink(max_bytes)
     packer = _Packer(sink)
@@ -129,12 +257,12 @@ def pack(obj: Any, max_bytes: int) -> tuple[bytes, list[int]]:
 
 
 def _where_mapped(view: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
-    """Return what maps an array again; None for one that is not in a file as it is."""
+    """Return the arguments of :func:`map_again`; None for an array that no file holds."""
     base: Any = view
     while isinstance(base.base, np.ndarray):
         base = base.base
     if type(base) is not np.memmap or base.filename is None or base.mode not in ("r", "r+"):
-        return None  # a copy-on-write map has what the file has not
+        return None  # a copy-on-write map may differ from its file
     if not view.size:
         return None
     spans = [stride * (n - 1) for stride, n in zip(view.strides, view.shape, strict=True)]
@@ -145,10 +273,10 @@ def _where_mapped(view: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
     try:
         there = os.stat(path)
     except OSError:
-        return None  # a file that was deleted is still mapped here
+        return None  # deleted, but still mapped here
     if there.st_size < begin + num_bytes or there.st_ino != _mapped_inode(_address(view)):
-        return None  # and so is one that another has replaced
-    # What the user's code changes in place stays in the process that does it.
+        return None  # replaced by another file, but still mapped here
+    # In-place changes stay in the process that makes them.
     mode = "r" if base.mode == "r" else "c"
     return path, mode, begin, num_bytes, before, view.dtype, view.shape, view.strides
 
@@ -158,7 +286,7 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 
 def _mapped_inode(address: int) -> int | None:
-    """Return the file that is mapped at an address; None where the system does not tell."""
+    """Return the inode of the file mapped at an address; None if the system does not provide it."""
     try:
         for line in Path("/proc/self/maps").read_text().splitlines():
             span, _, _, _, inode, *_ = line.split()
@@ -170,21 +298,61 @@ def _mapped_inode(address: int) -> int | None:
     return None
 
 
-class ItemPacker:
-    """Packs the items that go to one worker.
+_received: list[int] = []  # descriptors
 
-    A class that the program itself defines goes by value, as another process has another
-    ``__main__``; with the first item that needs it, and once.
+_classes: dict[int, type] = {}  # classes of the main module, by number
+
+
+def unpack(data: bytes, descriptors: Sequence[int]) -> Any:
+    """Return the object that :func:`pack` pickled, with its open files in ``descriptors``."""
+    _received[:] = descriptors
+    return pickle.loads(data)
+
+
+def take_descriptor(number: int) -> Descriptor:
+    """Return an open file that was sent with the object."""
+    return Descriptor(_received[number])
+
+
+def map_again(
+    path: str,
+    mode: Literal["r", "c"],
+    begin: int,
+    num_bytes: int,
+    first: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> Any:
+    """Return a memory-mapped array, mapped in this process."""
+    mapped = np.memmap(path, np.uint8, mode, begin, (num_bytes,))
+    return np.ndarray(shape, dtype, mapped, first, strides)
+
+
+def class_of(number: int, data: bytes | None = None) -> type:
+    """Return a class of the program by number; ``data`` defines it the first time."""
+    if data is not None:
+        _classes[number] = pickle.loads(data)
+    return _classes[number]
+
+
+# -- items -----------------------------------------------------------------------------------------
+
+
+class ItemPacker:
+    """Pickles the items for one worker.
+
+    A class of the program's ``__main__`` goes by value, with the first item that needs it.
     """
 
     def __init__(self) -> None:
         self._sent: dict[type, int] = {}
 
     def pack(self, item: Any) -> bytes:
-        """Return an item's bytes; items are packed one by one, so that a bad one can be named.
+        """Return a pickled item.
 
         Raises:
-            Exception: It can not be pickled; says what.
+            Exception: It cannot be pickled; says what.
         """
         try:
             data = _pickled(item)
@@ -223,7 +391,7 @@ def _pickled(item: Any) -> bytes:
 
 
 class _TensorPickler(pickle.Pickler):
-    """Sends of a tensor that is a part of another (a row of a dataset, say) that part alone."""
+    """A pickler that copies a view of a tensor instead of sending the whole storage."""
 
     def reducer_override(self, obj: Any) -> Any:
         copied = _without_its_rest(obj)
@@ -231,41 +399,39 @@ class _TensorPickler(pickle.Pickler):
 
 
 def _without_its_rest(obj: Any) -> Any:
-    """Return how to pickle a part of a tensor; None for anything else."""
+    """Return how to pickle a small view of a large tensor; None for anything else."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
     if tensor is None or type(obj) is not tensor or obj.layout is not sys.modules["torch"].strided:
         return None
-    if obj.untyped_storage().nbytes() <= 2 * obj.numel() * obj.element_size() + _SMALL_TENSOR:
+    if obj.untyped_storage().nbytes() <= 2 * obj.numel() * obj.element_size() + _MAX_WASTE:
         return None
     return obj.clone().__reduce_ex__(_PROTOCOL)
 
 
-# Errors on their way from one process to another, and what is said of a worker that died.
-
-_MAX_BYTES: Final = 16 << 20
+# -- errors ----------------------------------------------------------------------------------------
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an error in another process, as text; found as its ``__cause__``."""
+    """The traceback of an error in a worker, as text; the ``__cause__`` of that error."""
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
 
 
 def pack_failure(error: BaseException) -> bytes:
-    """Return the bytes of an error; whatever it is, there are some."""
+    """Return an error as bytes; as text alone if it cannot be pickled."""
     text = "".join(traceback.format_exception(error))
     parts = [_dumps(error), _dumps(error.__cause__), _dumps(_plain(error))]
     return pickle.dumps((parts, _summary(error), text))
 
 
 def unpack_failure(data: bytes, worker: str, shard: Callable[[int], int]) -> BaseException:
-    """Return the error, with its cause, its place, and the traceback of where it was raised.
+    """Return an error of :func:`pack_failure`, with its worker, shard, cause and traceback.
 
     Args:
-        data: What :func:`pack_failure` has made of it.
-        worker: The name of the process that it comes from.
-        shard: Tells to which shard the item of an index belongs.
+        data: The result of :func:`pack_failure`.
+        worker: Name of the worker.
+        shard: Returns the shard of an item.
     """
     parts, summary, text = pickle.loads(data)
     error, cause, plain = map(_loads, parts)
@@ -285,13 +451,13 @@ def unpack_failure(data: bytes, worker: str, shard: Callable[[int], int]) -> Bas
 def _summary(error: BaseException) -> str:
     try:
         text = errors.reason(error)
-    except Exception:  # noqa: BLE001 - of the user's own making
+    except Exception:  # noqa: BLE001 - a class of the user
         text = ""
     return type(error).__name__ + (f": {text}" if text else "")
 
 
 def _plain(error: BaseException) -> ShardwriterError | None:
-    """Return an error of ours that stands for one of a class that was derived from ours."""
+    """Return an error of a class of this package for one of a subclass; None for other errors."""
     if not isinstance(error, ShardwriterError):
         return None
     base = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
@@ -304,15 +470,15 @@ def _plain(error: BaseException) -> ShardwriterError | None:
 
 
 def _dumps(error: BaseException | None) -> bytes | None:
-    """Return the bytes of an error that another process can make use of; None where it can not."""
+    """Return a pickled error; None if it cannot be pickled and unpickled."""
     if error is None:
         return None
 
     try:
-        # One may hold the user's whole dataset.
-        data, descriptors = pack(error, _MAX_BYTES)
-        pickle.loads(data)  # many exceptions pickle and do not come back
-    except BaseException:  # noqa: BLE001 - of the user's own making; its text is there all the same
+        # With a limit, as an error may hold the user's whole dataset.
+        data, descriptors = pack(error, _MAX_ERROR_BYTES)
+        pickle.loads(data)  # many exceptions can be pickled but not unpickled
+    except BaseException:  # noqa: BLE001 - a class of the user; its text is sent in any case
         return None
     return None if descriptors else data
 
@@ -327,14 +493,14 @@ def _loads(data: bytes | None) -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-def died(worker: str, status: int | None, index: int | None, shards: str) -> WorkerDied:
-    """Say how a worker ended that should not have.
+def worker_died(worker: str, status: int | None, index: int | None, shards: str) -> WorkerDied:
+    """Return the error for a worker that died.
 
     Args:
-        worker: Its name.
-        status: As ``waitpid`` gives it; None where nobody knows.
-        index: The item at hand; None for none.
-        shards: Which it was writing.
+        worker: Name of the worker.
+        status: Its wait status, as of ``waitpid``; None if unknown.
+        index: Its current item; None for none.
+        shards: The shards it was writing, as text.
     """
     how, hint = describe_exit(status)
     doing = f"while it wrote {shards}" if index is None else "at this item"
@@ -342,182 +508,20 @@ def died(worker: str, status: int | None, index: int | None, shards: str) -> Wor
 
 
 def describe_exit(status: int | None) -> tuple[str, str]:
-    """Say how a process ended, and what to do about it."""
-    trace = "--engine serial has it happen where you can see it"
+    """Return how a process ended, and a hint what to do about it."""
+    trace = "use --engine serial to see it happen in this process"
     if status is None:
         return "the process is gone", trace
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGKILL:
         return (
             "the process was killed (SIGKILL)",
-            "the system does this when memory runs out: use fewer workers (-j), or smaller items",
+            "the system may be out of memory: use fewer workers (-j), or smaller items",
         )
     if code < 0:
         name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
         return (
             f"the process was ended by {name}",
-            f"native code that is called from a map or a source does this; {trace}",
+            f"native code called by the map or the source may crash; {trace}",
         )
     return f"the process ended itself with code {code}", f"look for os._exit in the map; {trace}"
-
-
-_HEAD: Final = struct.Struct("<BQ")
-_READ_BYTES: Final = 1 << 18
-_MAX_DESCRIPTORS: Final = 64  # sent at once; the kernel takes 253
-
-
-def avoid_standard_streams(end: socket.socket) -> socket.socket:
-    """Return a socket whose number is none of standard input, output and error."""
-    if end.fileno() > 2:
-        return end
-    with end:
-        return socket.socket(fileno=fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
-
-
-class Channel:
-    """The end of a socket that waits."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
-
-    def send(self, kind: int, data: bytes = b"") -> None:
-        """Send a message.
-
-        Raises:
-            OSError: The other side is gone.
-        """
-        self._socket.sendall(_HEAD.pack(kind, len(data)))
-        self._socket.sendall(data)
-
-    def offer(self, kind: int, data: bytes) -> None:
-        """Send a short message that may be lost: it is, when the other side does not read.
-
-        Raises:
-            OSError: The other side is gone.
-        """
-        waits = select.poll()
-        waits.register(self._socket, select.POLLOUT)
-        if waits.poll(0):  # then there is room for a good part of all that fits
-            self.send(kind, data)
-
-    def receive(self) -> tuple[int, bytes] | None:
-        """Wait for a message; None when the other side has closed."""
-        head = self._exactly(_HEAD.size)
-        if head is None:
-            return None
-        kind, length = _HEAD.unpack(head)
-        data = self._exactly(length)
-        return None if data is None else (kind, data)
-
-    def _exactly(self, size: int) -> bytes | None:
-        if not size:
-            return b""
-        data = self._socket.recv(size, socket.MSG_WAITALL)
-        if len(data) == size:
-            return data
-        parts = [data]
-        missing = size - len(data)
-        while data and missing:
-            data = self._socket.recv(missing, socket.MSG_WAITALL)
-            parts.append(data)
-            missing -= len(data)
-        return None if missing else b"".join(parts)
-
-    def send_descriptors(self, descriptors: Sequence[int]) -> None:
-        """Send open files; the other side knows how many."""
-        for first in range(0, len(descriptors), _MAX_DESCRIPTORS):
-            some = descriptors[first : first + _MAX_DESCRIPTORS]
-            socket.send_fds(self._socket, [b"."], some)
-
-    def receive_descriptors(self, count: int) -> list[int]:
-        """Wait for that many open files.
-
-        Raises:
-            EOFError: The other side has closed.
-            OSError: This process may not have so many open files.
-        """
-        found: list[int] = []
-        while len(found) < count:
-            data, some, flags, _ = socket.recv_fds(self._socket, 1, _MAX_DESCRIPTORS)
-            for descriptor in some:
-                # What the user's code starts must not have them: the lock of the run, for one.
-                os.set_inheritable(descriptor, False)
-            if not data:
-                raise EOFError
-            found += some
-            if flags & socket.MSG_CTRUNC or not some:
-                # The kernel gives those for which there is room, and drops the others.
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return found
-
-
-class Mailbox:
-    """The end of a socket that does not wait: messages are queued, and read as they come.
-
-    Attributes:
-        pending_bytes: Queued and not yet taken by the socket.
-        closed: The other side is gone.
-    """
-
-    def __init__(self, end: socket.socket) -> None:
-        end.setblocking(False)
-        self._socket = end
-        self._queue: deque[memoryview] = deque()
-        self._read = bytearray()
-        self.pending_bytes = 0
-        self.closed = False
-
-    def fileno(self) -> int:
-        """Return the socket's descriptor."""
-        return self._socket.fileno()
-
-    def put(self, kind: int, *parts: bytes | bytearray) -> None:
-        """Queue a message, and send what the socket takes at once; a bytearray is given away."""
-        for part in (_HEAD.pack(kind, sum(map(len, parts))), *parts):
-            if part:
-                self._queue.append(memoryview(part))
-                self.pending_bytes += len(part)
-        self.send()
-
-    def send(self) -> None:
-        """Send what the socket takes."""
-        while self._queue:
-            first = self._queue[0]
-            try:
-                sent = self._socket.send(first)
-            except BlockingIOError:
-                return
-            except OSError:  # the other side is gone: what it still said can be read
-                self._queue.clear()
-                self.pending_bytes = 0
-                return
-            self.pending_bytes -= sent
-            if sent == len(first):
-                self._queue.popleft()
-            else:
-                self._queue[0] = first[sent:]
-
-    def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the messages that have arrived whole."""
-        while not self.closed:
-            try:
-                data = self._socket.recv(_READ_BYTES)
-            except BlockingIOError:
-                break
-            except OSError:
-                data = b""
-            self.closed = not data
-            self._read += data
-        while len(self._read) >= _HEAD.size:
-            kind, length = _HEAD.unpack_from(self._read)
-            end = _HEAD.size + length
-            if len(self._read) < end:
-                return
-            message = bytes(self._read[_HEAD.size : end])
-            del self._read[:end]
-            yield kind, message
-
-    def close(self) -> None:
-        """Close the socket."""
-        self.closed = True
-        self._socket.close()

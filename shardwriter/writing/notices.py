@@ -1,4 +1,4 @@
-"""What a write says to a person on the way: information, hints of a problem, warnings about data.
+"""Notices of a write to the user: information, notes on possible problems, warnings about data.
 
 =================  =======================  ===================================  ==================
 what               commands                 Python                               with ``notify``
@@ -21,64 +21,64 @@ from typing import Final
 from shardwriter.errors import DataWarning, ShardwriterWarning, python_words
 
 Notify = Callable[[str], None]
-"""Called with what a person should know, one line at a time."""
+"""Called with each line for the user."""
 
-_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class Notices:
-    """Says everything once.
+    """The notices of one write; each is shown once.
 
     Args:
-        notify: Called with each line; None to issue what may be a problem through `warnings`.
+        notify: Called with each line; None for `logging` and `warnings`, as in the table above.
 
     Attributes:
-        warnings: The warnings about data so far, each with its split.
+        warnings: The warnings about data so far, as (split, warning).
     """
 
     def __init__(self, notify: Notify | None = None) -> None:
         self._notify = notify
-        self._said: set[tuple[str | None, str]] = set()
+        self._shown: set[tuple[str | None, str]] = set()
         self.warnings: list[tuple[str | None, DataWarning]] = []
 
     def info(self, line: str, split: str | None = None) -> None:
-        """Say what is no problem: what a resumed run need not do again, say."""
+        """Show information, such as how much a resumed run has already."""
         if self._is_new(line, split):
             self.show_info(_of_split(line, split))
 
     def note(self, line: str, split: str | None = None) -> None:
-        """Say what hints at a problem."""
+        """Show a note on a possible problem."""
         if self._is_new(line, split):
             self.show_note(_of_split(line, split))
 
     def warn(self, warning: DataWarning, split: str | None = None) -> None:
-        """Warn about data."""
+        """Show a warning about data."""
         if self._is_new(warning.message, split):
             self.warnings.append((split, warning))
             self.show_warning(warning, split)
 
     def of_split(self, split: str | None) -> list[DataWarning]:
-        """Return the warnings that concern a split."""
+        """Return the warnings of a split, and those of no particular split."""
         return [warning for name, warning in self.warnings if name in (None, split)]
 
     def show_info(self, line: str) -> None:
-        """Show information."""
+        """Write information to ``notify``, or to the logger."""
         if self._notify is not None:
             self._notify(line)
         else:
-            import logging  # 5 ms, which no command needs
+            import logging  # takes 5 ms, and no command needs it
 
             logging.getLogger("shardwriter").info(line)
 
     def show_note(self, line: str) -> None:
-        """Show a hint of a problem."""
+        """Write a note to ``notify``, or issue a ShardwriterWarning."""
         if self._notify is not None:
             self._notify(line)
         else:
             _issue(ShardwriterWarning(python_words(line)))
 
     def show_warning(self, warning: DataWarning, split: str | None) -> None:
-        """Show a warning about data."""
+        """Write a warning to ``notify``, or issue it."""
         if self._notify is not None:
             self._notify(_of_split(_with_hint(warning), split))
         else:
@@ -87,8 +87,8 @@ class Notices:
             _issue(named)
 
     def _is_new(self, line: str, split: str | None) -> bool:
-        is_new = not self._said & {(None, line), (split, line)}
-        self._said.add((split, line))
+        is_new = not self._shown & {(None, line), (split, line)}
+        self._shown.add((split, line))
         return is_new
 
 
@@ -101,16 +101,16 @@ def _with_hint(warning: DataWarning) -> str:
 
 
 def _issue(warning: ShardwriterWarning) -> None:
-    """Issue a warning at the line of the program that called this package."""
+    """Issue a warning at the caller's line outside this package."""
     level = 1
     frame = sys._getframe()
-    while frame.f_back is not None and _is_ours(frame.f_code.co_filename):
+    while frame.f_back is not None and _is_internal(frame.f_code.co_filename):
         frame = frame.f_back
         level += 1
     warnings.warn(warning, stacklevel=level)
 
 
-def _is_ours(file_name: str) -> bool:
-    # A context manager's code is called by contextlib, or by contextlib2.
+def _is_internal(file_name: str) -> bool:
+    # contextlib and contextlib2 call the code of our context managers.
     is_context = os.path.basename(file_name) in ("contextlib.py", "_contextlib.py")
-    return file_name.startswith(_OURS) or is_context or "contextlib2" in file_name
+    return file_name.startswith(_PACKAGE) or is_context or "contextlib2" in file_name

@@ -1,4 +1,11 @@
-"""Shards that grow side by side in a run directory."""
+"""The open shards of a run: files in the run directory that records are appended to.
+
+A :class:`ShardFile` is created, or resumed, then written, then sealed or abandoned. Beside it is a
+second file with its index rows: the u64 end of every frame; of a compressed shard ``u64 end, u64
+records`` of every member. Counts, sizes, checksums and index are known when the last record is
+written, so nothing is read back. :class:`OpenShards` holds the shards of one writer;
+:class:`FrameCopy` appends frames that are copied from other shards.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +34,13 @@ from shardwriter.writing.options import Backend
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 
-# One shard file's life: create, or go on with it -> write -> seal, or abandon.
-#
-# While it grows it lies in the run directory with a second file beside it, its index: the u64
-# offset behind every frame; of a compressed shard ``u64 end | u64 records`` of every member.
-# Counts, sizes, checksums and index are known when the last record is written; nothing is read
-# back.
-
-_INDEX_BATCH: Final = 64  # flushes of the shard to one of its index
+_INDEX_BATCH: Final = 64  # flushes of the shard per flush of its index
+_MAX_BUFFER_BYTES: Final = 1 << 18  # of one shard
+_ALL_BUFFERS_BYTES: Final = 32 << 20
 
 
 class RecordWriter(Protocol):
-    """What a shard needs of the writer that frames its records."""
+    """A writer that frames records, as a shard uses it."""
 
     @property
     def num_records(self) -> int:
@@ -50,16 +52,16 @@ class RecordWriter(Protocol):
 
     @property
     def written(self) -> Written:
-        """What stands in the file: whole frames, or whole members."""
+        """What is in the file: complete frames, or complete members."""
 
     def write(self, record: bytes) -> None:
         """Append one record."""
 
     def flush(self) -> None:
-        """Hand on what is buffered and can stand in the file now."""
+        """Write buffered frames that can be in the file now."""
 
     def finish(self) -> None:
-        """Write all that is left; no record comes afterwards."""
+        """Write everything that is buffered; no records may follow."""
 
     def close(self) -> None:
         """Flush and close the file."""
@@ -69,24 +71,24 @@ class RecordWriter(Protocol):
 
 
 OnFlush = Callable[[list[int]], None]
-"""Told what a writer put into the file: the payload sizes of the frames; of a compressed shard
-``[end, records]`` of a member."""
+"""Called after a write to the file with the payload sizes of its frames; of a compressed shard with
+``[end, records]`` of its member."""
 
 
 class ShardFile:
     """A shard that is being written.
 
     Args:
-        storage: Where it lies.
-        path: The growing file.
-        index_path: The file for its index.
-        open_writer: Opens what frames the records and writes ``path``.
+        storage: The storage of the run directory.
+        path: The file.
+        index_path: The file with its index rows.
+        open_writer: Opens the writer of ``path``.
         compressed: Whether that writer packs frames into members.
-        written: What an earlier attempt has left in the file; what follows it there is cut off.
+        written: What an earlier attempt has written and this one keeps; the rest is cut off.
 
     Attributes:
         write: Appends one record, given as bytes.
-        index_bytes: Bytes of the index so far, those not written yet included.
+        index_bytes: Bytes of the index so far, including those not written yet.
     """
 
     def __init__(
@@ -113,15 +115,15 @@ class ShardFile:
             unless_opened.callback(self._index.close)
             self._writer = open_writer(self._note_member if compressed else self._note_frames)
             unless_opened.pop_all()
-        # The writer's own method: a call in between would cost as much as framing a short record.
+        # The writer's method itself, as another call costs as much as framing a short record.
         self.write: Callable[[bytes], None] = self._writer.write
         self._open = True
 
     def write_frames(self, frames: bytes, payload_sizes: NDArray[np.int64]) -> None:
-        """Append whole frames as they are, to a plain shard that has our own writer.
+        """Append complete frames, to an uncompressed shard with the native writer.
 
         Args:
-            frames: Nothing but frames, in order.
+            frames: The frames, in order.
             payload_sizes: int64[n], n > 0: the payload bytes of each.
         """
         assert isinstance(self._writer, TFRecordWriter)
@@ -131,12 +133,12 @@ class ShardFile:
     def _note_frames(self, payload_sizes: list[int] | NDArray[np.int64]) -> None:
         ends = frame_ends(np.array(payload_sizes, np.uint64), self._end)
         self._end = int(ends[-1])
-        self._note(ends.astype("<u8").tobytes())
+        self._add_rows(ends.astype("<u8").tobytes())
 
     def _note_member(self, end_and_records: list[int]) -> None:
-        self._note(np.array(end_and_records, "<u8").tobytes())
+        self._add_rows(np.array(end_and_records, "<u8").tobytes())
 
-    def _note(self, rows: bytes) -> None:
+    def _add_rows(self, rows: bytes) -> None:
         self._rows.append(rows)
         self.index_bytes += len(rows)
         if len(self._rows) >= _INDEX_BATCH:
@@ -148,20 +150,20 @@ class ShardFile:
         return self._writer.num_records
 
     def flush(self) -> Written:
-        """Hand what can stand in the file to the operating system, and say how much that is."""
+        """Write buffered frames and index rows; return what is in the file."""
         self._writer.flush()
         self._flush_index()
         return self._writer.written
 
     def checkpoint(self) -> Written:
-        """Bring what can stand in the file to the disk, and say how much that is."""
+        """Flush and sync to disk; return what is in the file."""
         written = self.flush()
         self._storage.sync(self._path)
         self._storage.sync(self._index_path)
         return written
 
     def seal(self) -> SealedShard:
-        """Write the last bytes, bring them to the disk, close, and say what the shard is."""
+        """Write the last bytes, sync, close, and return the shard's counts and checksums."""
         self._writer.finish()
         written = self.checkpoint()
         self._open = False
@@ -184,36 +186,30 @@ class ShardFile:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Abandon the shard unless it was sealed; what it has stays in the run directory."""
+        """Abandon the shard unless it was sealed; its files stay in the run directory."""
         if self._open:
             self._open = False
             self._writer.discard()
             self._index.close()
 
 
-# Frames on their way into growing shards, gathered until a write is worth its while.
-
-_MAX_BUFFER_BYTES: Final = 1 << 18
-_ALL_BUFFERS_BYTES: Final = 32 << 20
-
-
 class FrameCopy:
-    """Deals frames to shards.
+    """Appends copied frames to the shards of their items, with a buffer for each shard.
 
     Args:
-        files: The growing shards, by number.
-        num_shards: N.
+        files: The open shards, by number.
+        num_shards: Number of shards, N.
     """
 
     def __init__(self, files: Mapping[int, ShardFile], num_shards: int) -> None:
         self._files = files
         self._num_shards = num_shards
-        self._most_bytes = min(_MAX_BUFFER_BYTES, _ALL_BUFFERS_BYTES // max(1, len(files)))
+        self._max_bytes = min(_MAX_BUFFER_BYTES, _ALL_BUFFERS_BYTES // max(1, len(files)))
         self._parts: dict[int, list[bytes]] = {shard: [] for shard in files}
         self._sizes: dict[int, list[NDArray[np.int64]]] = {shard: [] for shard in files}
         self._num_bytes = dict.fromkeys(files, 0)
 
-    def deal(self, indices: NDArray[np.int64], block: FrameBlock) -> None:
+    def append(self, indices: NDArray[np.int64], block: FrameBlock) -> None:
         """Append the frames of some items to their shards.
 
         Args:
@@ -229,11 +225,11 @@ class FrameCopy:
             self._parts[shard] += block.take(rows)
             self._sizes[shard].append(sizes)
             self._num_bytes[shard] += int(sizes.sum())
-            if self._num_bytes[shard] >= self._most_bytes:
+            if self._num_bytes[shard] >= self._max_bytes:
                 self._flush(shard)
 
     def flush(self) -> None:
-        """Hand on all that was gathered."""
+        """Write all buffered frames."""
         for shard, num_bytes in self._num_bytes.items():
             if num_bytes:
                 self._flush(shard)
@@ -246,21 +242,19 @@ class FrameCopy:
 
 
 class OpenShards:
-    """Open shards of a run.
-
-    Those not sealed are abandoned with the stack.
+    """The open shards of one writer.
 
     Args:
-        stack: Closes them.
-        run: Where they grow.
-        shards: Their numbers.
-        packing: How they are compressed.
-        backend: Whose record writers to open.
-        journal: Facts noted in it are written before any later frame; None where there are none.
-        kept: What earlier attempts have left of them.
+        stack: Closes the shards; those not sealed are abandoned.
+        run: The run directory.
+        shards: Numbers of the shards.
+        packing: Their compression.
+        backend: The record writer to use.
+        journal: Its facts are written before any later frame; None for no journal.
+        resume_state: What earlier attempts have written of the shards.
 
     Attributes:
-        files: By number.
+        files: The shards, by number.
     """
 
     def __init__(
@@ -271,16 +265,16 @@ class OpenShards:
         packing: Packing = PLAIN,
         backend: Backend = "native",
         journal: Journal | None = None,
-        kept: ResumeState | None = None,
+        resume_state: ResumeState | None = None,
     ) -> None:
         self.files: dict[int, ShardFile] = {}
-        # A zlib stream, and TensorFlow's writer, can only be gone on with by whoever began.
-        self._can_continue = packing.compression != "zlib" and backend == "native"
-        # Buffers are bounded all together, however many shards there are.
+        # Another process cannot continue a zlib stream or TensorFlow's writer.
+        self._can_resume = packing.compression != "zlib" and backend == "native"
+        # The total of all buffers is bounded, for any number of shards.
         buffer_bytes = max(4096, min(_MAX_BUFFER_BYTES, _ALL_BUFFERS_BYTES // max(1, len(shards))))
         for number in shards:
             path = run.shard_path(number)
-            written = NOTHING_WRITTEN if kept is None else kept.written(number)
+            written = NOTHING_WRITTEN if resume_state is None else resume_state.written(number)
             if backend == "tensorflow":
                 from shardwriter.storage import TensorFlowRecordWriter
 
@@ -308,18 +302,18 @@ class OpenShards:
             self.files[number] = stack.enter_context(shard)
 
     def flush(self) -> dict[int, Written]:
-        """Have what was written outlive this process; return what others can go on with."""
-        return self._told({number: shard.flush() for number, shard in self.files.items()})
+        """Flush all shards; return what a later attempt can resume from, by shard."""
+        return self._resumable({number: shard.flush() for number, shard in self.files.items()})
 
     def checkpoint(self) -> dict[int, Written]:
-        """Have what was written outlive a power cut; return what others can go on with."""
-        return self._told({number: shard.checkpoint() for number, shard in self.files.items()})
+        """Flush and sync all shards; return what a later attempt can resume from, by shard."""
+        return self._resumable({number: shard.checkpoint() for number, shard in self.files.items()})
 
-    def _told(self, written: dict[int, Written]) -> dict[int, Written]:
-        return written if self._can_continue else dict.fromkeys(written, NOTHING_WRITTEN)
+    def _resumable(self, written: dict[int, Written]) -> dict[int, Written]:
+        return written if self._can_resume else dict.fromkeys(written, NOTHING_WRITTEN)
 
     def seal(self) -> dict[int, SealedShard]:
-        """Seal every shard; return what each is, by number."""
+        """Seal all shards; return their counts and checksums, by number."""
         return {number: shard.seal() for number, shard in self.files.items()}
 
 
@@ -334,17 +328,17 @@ def open_record_writer(
     written: Written = NOTHING_WRITTEN,
     new: bool = False,
 ) -> RecordWriter:
-    """Open what writes the records of one shard file.
+    """Return an open writer of one shard file.
 
     Args:
-        storage: Where it lies.
+        storage: The storage of the file.
         path: The file.
-        packing: How it is compressed.
-        on_flush: Told what was put into it.
-        buffer_bytes: Frames of a plain shard are gathered up to this size.
-        journal: Facts noted in it are written before any later frame; None where there are none.
-        written: What an earlier attempt has left in the file.
-        new: Whether there must be no such file.
+        packing: Its compression.
+        on_flush: Called after each write to the file.
+        buffer_bytes: Size of the buffer of an uncompressed shard.
+        journal: Its facts are written before any later frame; None for no journal.
+        written: What an earlier attempt has written.
+        new: Raise if the file exists.
     """
     file: OutputFile
     if written.num_pieces:

@@ -1,8 +1,8 @@
-"""A pool of worker processes, as the program sees it.
+"""The pool of worker processes, on the program's side.
 
-Everything that can happen (a message, a socket that takes more, a worker that ends, the template
-that ends) is an event of one wait, so a dead worker is known at once, and no worker can hold the
-program up. Leaving the pool's block ends all its processes, whatever has happened.
+Every event (a message, a writable socket, the end of a worker or of the template) wakes one
+``select``, so a dead worker is detected at once and no worker blocks the program. Leaving the
+pool's block ends all its processes, in every case.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from shardwriter.errors import RunError, WorkerDied
 from shardwriter.writing import worker_process
 from shardwriter.writing.messages import Channel, Mailbox, avoid_standard_streams, describe_exit
 
-_STATUS_S: Final = 5.0  # how long to wait for how a worker ended, once its socket is closed
-_SERIAL: Final = "--engine serial needs no other process"
-# Only what is built in is imported before the program's own path is there.
+_STATUS_S: Final = 5.0  # to wait for the exit status of a worker whose socket is closed
+_SERIAL: Final = "--engine serial starts no processes"
+# Sets sys.path before anything but built-in modules is imported.
 _PROGRAM: Final = """
 import sys
 sys.path[:] = sys.argv[2:]
@@ -39,28 +39,28 @@ worker_process.main(int(sys.argv[1]))
 
 @dataclass
 class WorkerHandle:
-    """A worker: how to talk to it, and how it ended."""
+    """A worker process: its mailbox and its exit status."""
 
     number: int
     mailbox: Mailbox
     process: int = 0
     has_ended: bool = False
-    status: int | None = None  # as waitpid gives it; None while it is not known
+    status: int | None = None  # wait status; None while unknown
 
     @property
     def name(self) -> str:
-        """What a person can look for: number and process."""
+        """Number and process id, for messages."""
         return f"worker {self.number} (process {self.process})"
 
 
 class Pool:
-    """Processes that wait for work; see :func:`start_pool`.
+    """A template process and its forks, the workers; use :func:`start_pool`.
 
     Attributes:
-        workers: By number; none before :meth:`fork`.
+        workers: By number; empty before :meth:`fork`.
 
     Raises:
-        RunError: The template process can not be started.
+        RunError: The template process cannot be started.
     """
 
     def __init__(self) -> None:
@@ -72,23 +72,23 @@ class Pool:
         with contextlib.ExitStack() as stack:
             ours, theirs = socket.socketpair()
             stack.callback(ours.close)
-            # A program without standard streams would give it the number of one of them.
+            # In a program without standard streams it could get the number of one.
             theirs = stack.enter_context(avoid_standard_streams(theirs))
             path = _module_path()
             root = str(Path(__file__).parents[2])
             if root not in path:
                 path.append(root)
-            # What the program's own command line says of Python (-O, -X utf8, -W, -I, ...).
+            # The interpreter options of this process (-O, -X utf8, -W, -I, ...).
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
             command = [sys.executable, *flags, "-c", _PROGRAM, str(theirs.fileno()), *path]
             try:
-                # A process of its own group: Ctrl-C reaches the program, which ends the others.
+                # In its own process group: Ctrl-C reaches only the program, which ends the rest.
                 self._template = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
-                    # Several processes can share a GPU only if none takes all of its memory.
+                    # Processes can share a GPU only if none takes all of its memory.
                     env={"TF_FORCE_GPU_ALLOW_GROWTH": "true", **os.environ},
                 )
             except OSError as error:
@@ -100,18 +100,23 @@ class Pool:
         self._control_socket = ours
         self._selector = selectors.DefaultSelector()
 
-    def fork(self, num_workers: int, parcel: bytes, descriptors: Sequence[int]) -> None:
-        """Have the workers made, and give each the parcel.
+    def fork(self, num_workers: int, payload: bytes, descriptors: Sequence[int]) -> None:
+        """Start the workers, and send each the assignment.
+
+        Args:
+            num_workers: Number of workers.
+            payload: The pickled assignment.
+            descriptors: Its open files.
 
         Raises:
-            RunError: They could not be started.
+            RunError: The workers cannot be started.
         """
         self._has_forked = True
         channel = Channel(self._control_socket)
         setup = {
             "argv": [str(argument) for argument in sys.argv],
             "environ": dict(os.environ),
-            "folder": _folder(),
+            "folder": _current_folder(),
             "log_levels": _log_levels(),
             "num_descriptors": len(descriptors),
             "num_workers": num_workers,
@@ -127,20 +132,20 @@ class Pool:
                     self.workers.append(WorkerHandle(number, Mailbox(ours)))
                 channel.send(worker_process.SETUP, json.dumps(setup).encode())
                 channel.send_descriptors([*ends, *descriptors])
-                channel.send(worker_process.PARCEL, parcel)
+                channel.send(worker_process.ASSIGNMENT, payload)
                 started = channel.receive()
             except (BrokenPipeError, ConnectionResetError):
-                pass  # it has ended, and said why
+                pass  # the template has ended, and printed why
             except OSError as error:
                 reason = error.strerror or str(error)
         if started is None:
             code = None if reason else self._end_of_template()
-            what = reason or f"the process that makes them: {describe_exit(code)[0]}"
+            what = reason or f"their template process failed: {describe_exit(code)[0]}"
             raise RunError(
                 f"{num_workers} worker processes can not be started: {what}",
                 hint=f"use fewer workers (-j), or raise the system's limits; {_SERIAL}"
                 if reason
-                else f"the reason stands above; {_SERIAL}",
+                else f"see its error above; {_SERIAL}",
             )
         self._control = Mailbox(self._control_socket)
         self._selector.register(self._control_socket, selectors.EVENT_READ, None)
@@ -149,13 +154,13 @@ class Pool:
             self._selector.register(worker.mailbox.fileno(), selectors.EVENT_READ, worker)
 
     def events(self, timeout_s: float) -> Iterator[tuple[WorkerHandle, int, bytes]]:
-        """Wait for something to happen, and yield the messages that have come.
+        """Wait for events, and yield the messages that have arrived: (worker, kind, data).
 
-        Afterwards ``has_ended`` is set for the workers that have ended; all they had to say was
+        Afterwards ``has_ended`` is set for workers that have ended; all their messages were
         yielded before.
 
         Raises:
-            WorkerDied: The template ended before they did.
+            WorkerDied: The template has ended before the workers.
         """
         for worker in self.workers:
             wanted = selectors.EVENT_READ
@@ -174,7 +179,7 @@ class Pool:
                 yield from self._read(worker)
         for worker in self.workers:
             if worker.status is not None and not worker.mailbox.closed:
-                # A process that it has left behind may hold its socket open.
+                # A process that the worker started may still hold its socket open.
                 yield from self._read(worker)
                 self._drop(worker)
             if worker.mailbox.closed and not worker.has_ended:
@@ -204,7 +209,7 @@ class Pool:
             if any(worker.status is None for worker in self.workers):
                 how, hint = describe_exit(self._end_of_template())
                 raise WorkerDied(
-                    f"the process that looks after the workers is gone: {how}",
+                    f"the template process of the workers has ended: {how}",
                     hint=hint,
                     worker=f"process {self._template.pid}",
                 )
@@ -219,7 +224,7 @@ class Pool:
             self._read_control()
 
     def _end_of_template(self) -> int | None:
-        """Return how the template ended, as ``waitpid`` gives it; what it looked after ends too."""
+        """Wait for the template to end, kill its group, and return its wait status."""
         try:
             code = self._template.wait(_STATUS_S)
         except subprocess.TimeoutExpired:
@@ -229,20 +234,20 @@ class Pool:
         return -code if code < 0 else code << 8
 
     def _kill_group(self) -> None:
-        """End the template, the workers, and what they have started."""
+        """Kill the template, the workers and what they have started."""
         if not self._is_over:
-            self._is_over = True  # from now on the number may become that of another process
+            self._is_over = True  # later the id may be reused by another process
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._template.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End all processes, and return when they have ended."""
+        """End all processes and wait for them."""
         if os.getpid() != self._owner:
-            return  # a fork of the program has nothing to end
+            return  # in a fork of the program
         try:
             self._selector.close()
             if self._has_forked:
-                self._have_it_end()
+                self._stop_template()
         finally:
             self._kill_group()
             self._template.wait()
@@ -250,9 +255,9 @@ class Pool:
             for worker in self.workers:
                 worker.mailbox.close()
 
-    def _have_it_end(self) -> None:
-        """Have the template end the workers, which it alone can wait for."""
-        # Closing would not do: a process that the user's code has forked may hold it open.
+    def _stop_template(self) -> None:
+        """Make the template end the workers, as only their parent can wait for them."""
+        # Not close(), as a fork of the user's code may hold the socket open.
         self._control_socket.setblocking(True)
         with contextlib.suppress(OSError):
             self._control_socket.shutdown(socket.SHUT_WR)
@@ -262,19 +267,19 @@ class Pool:
             try:
                 if not self._control_socket.recv(1 << 12):
                     return
-            except OSError:  # it is gone, or it does not answer
+            except OSError:  # it has ended, or does not answer
                 return
 
 
 def _log_levels() -> dict[str, int]:
-    """Return the levels of the loggers that the program has set one for."""
+    """Return the level of every logger that has one set."""
     known = logging.root.manager.loggerDict.items()
     loggers = {name: logger for name, logger in known if isinstance(logger, logging.Logger)}
     return {name: logger.level for name, logger in loggers.items() if logger.level}
 
 
-def _folder() -> str | None:
-    """Return the current folder; None where it was deleted."""
+def _current_folder() -> str | None:
+    """Return the current folder; None if it was deleted."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -282,24 +287,25 @@ def _folder() -> str | None:
 
 
 def _module_path() -> list[str]:
-    """Return ``sys.path`` as it is for a process that may stand in another folder."""
-    here = _folder()
-    # Python itself passes over what is no text.
+    """Return ``sys.path`` with absolute folders, for a process in another folder."""
+    here = _current_folder()
+    # Python ignores entries that are not str.
     found = [folder or here for folder in sys.path if isinstance(folder, str)]
     return [folder for folder in found if folder is not None]
 
 
 @contextlib.contextmanager
 def start_pool() -> Iterator[Pool]:
-    """Start the template process; it gets ready while the program goes on.
+    """Start a pool; its template process gets ready in the background.
 
     Raises:
-        RunError: There is no Python to start it with.
+        RunError: There is no Python executable to start it with.
     """
     if not sys.executable or getattr(sys, "frozen", False):
-        # A program in one file is its own executable: it would start itself, again and again.
+        # The executable of a frozen program is the program, which would start itself forever.
         raise RunError(
-            "this program does not say which Python runs it, so none can be started", hint=_SERIAL
+            "worker processes can not be started: this program has no Python executable",
+            hint=_SERIAL,
         )
     pool = Pool()
     try:

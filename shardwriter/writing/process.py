@@ -1,17 +1,17 @@
-"""The process engine: every core, the same bytes.
+"""The process engine: a pool of workers that writes the same bytes on all cores.
 
-Worker w of W writes whole shards, so no record ever waits for a lock and order comes for free.
-There are two ways to bring the items to the workers.
+Each worker writes whole shards, so records need no locks and their order is that of the items.
+There are two ways to give items to the workers.
 
-*Strided*, where the source gives any item cheaply and can be sent: the items of a few shards are a
-job, and a worker that is free takes the next one. Nothing but numbers goes to the workers::
+*Strided*, if the source has random access and can be pickled: the program sends shard numbers, and
+a free worker takes the next few shards and lists their items itself::
 
     program --- shards s, s+G, ... ---> worker: list -> load -> map -> encode -> write
             <-- sealed shards, types ---
 
-*Dealt*, for everything else, streams of unknown length too: the program goes through the items once
-and sends each to the worker that owns its shard, s mod W == w. What is under way is bounded in
-bytes, so a slow worker slows the program down and fills no memory::
+*Streamed*, for all other sources, of unknown length too: the program reads the items once and sends
+each to the worker that owns its shard, s mod W == w. Pending items are bounded in bytes, so a slow
+worker slows the program down instead of filling memory::
 
     program: list -- items --> worker (i mod N) mod W: load -> map -> encode -> write
 """
@@ -28,28 +28,35 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from shardwriter.errors import ItemTimeout, OptionError, ShardwriterError, SourceError
-from shardwriter.sources import HoldingSource, WaitingSource
+from shardwriter.sources import PreloadingSource, WaitingSource
 from shardwriter.storage import Scratch
-from shardwriter.writing.engine import ErrorBudget, Notify, Progress, Work, WriteResult
+from shardwriter.writing.engine import ErrorBudget, Progress, Work, WriteResult
 from shardwriter.writing.event_log import MAIN, EventLog
 from shardwriter.writing.job import Job, Listing
-from shardwriter.writing.messages import ItemPacker, MessageTooLarge, died, pack, unpack_failure
+from shardwriter.writing.messages import (
+    ItemPacker,
+    MessageTooLarge,
+    pack,
+    unpack_failure,
+    worker_died,
+)
+from shardwriter.writing.notices import Notify
 from shardwriter.writing.options import RunOptions
 from shardwriter.writing.part import REPORT_S, WorkerResult, merge_results
 from shardwriter.writing.pool import Pool, WorkerHandle
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.stages import Stopwatch
+from shardwriter.writing.stages import StageTimer
 from shardwriter.writing.worker_process import (
     END,
     FAILED,
     FINISH,
     INDEX,
     ITEMS,
+    PROGRESS,
     RESULT,
     SKIPPED,
-    TAKE,
-    TELL,
+    STREAM,
     TYPES,
     WRITE,
     WRITTEN,
@@ -57,12 +64,12 @@ from shardwriter.writing.worker_process import (
     map_slots,
 )
 
-MAX_PARCEL_BYTES: Final = 64 << 20
-BATCH_BYTES: Final = 1 << 18  # of items that are sent at once
-PENDING_BYTES: Final = 64 << 20  # of items that wait for all workers together
+MAX_ASSIGNMENT_BYTES: Final = 64 << 20
+BATCH_BYTES: Final = 1 << 18  # of items in one message
+PENDING_BYTES: Final = 64 << 20  # of items sent but not received, over all workers
 _BATCH_AGE_S: Final = 0.05
-_JOBS_PER_WORKER: Final = 4
-_FAILURES_S: Final = 0.2  # to wait for others after a failure
+_GROUPS_PER_WORKER: Final = 4  # of shards, in the strided way
+_FAILURES_S: Final = 0.2  # to wait after a failure for those of earlier items
 
 
 def run_process(
@@ -70,172 +77,182 @@ def run_process(
     num_workers: int,
     job: Job,
     run: RunDirectory,
-    kept: ResumeState,
+    resume_state: ResumeState,
     options: RunOptions,
     *,
     progress: Progress | None = None,
     notify: Notify | None = None,
 ) -> WriteResult:
-    """Write all that is still to be done of a job with worker processes.
+    """Write the missing records of a job with worker processes.
 
     Args:
-        pool: Whose template process was started.
-        num_workers: How many workers to have.
+        pool: A started pool.
+        num_workers: Number of workers.
         job: What to write.
         run: A run directory that has begun.
-        kept: What earlier attempts have left.
-        options: How.
-        progress: Told of the work done.
-        notify: Told what a person should know.
+        resume_state: What earlier attempts have written.
+        options: Options that do not change bytes.
+        progress: Called with the progress.
+        notify: Called with each line for the user.
 
     Raises:
-        ShardwriterError: An item is at fault, or a worker died; all workers are ended.
+        ShardwriterError: An item failed, or a worker died.
     """
-    places = Scratch()
-    places.append(b"\xff" * 8 * num_workers)
+    slots = Scratch()
+    slots.append(b"\xff" * 8 * num_workers)
     try:
-        parcel, descriptors = _parcel_of(
-            Assignment(job, run, kept.for_workers(), options, num_workers, places), notify
+        payload, descriptors = _pack_assignment(
+            Assignment(job, run, resume_state.for_workers(), options, num_workers, slots), notify
         )
-        pool.fork(num_workers, parcel, descriptors)
-        del parcel
+        pool.fork(num_workers, payload, descriptors)
+        del payload
         with (
-            map_slots(places, num_workers) as mapped,
-            EventLog(options.log_dir, MAIN, start=_work_of(kept)) as log,
+            map_slots(slots, num_workers) as mapped_slots,
+            EventLog(options.log_dir, MAIN, start=_earlier_work(resume_state)) as log,
         ):
-            crew = _Crew(pool, job, kept, mapped, options, _both(progress, log))
-            if job.source.random_access and job.source.travels:
-                crew.hand_out()
+            pool_run = _PoolRun(
+                pool, job, resume_state, mapped_slots, options, _with_log(progress, log)
+            )
+            if job.source.random_access and job.source.sendable:
+                pool_run.write_strided()
                 num_items = job.num_items or 0
             else:
-                num_items = crew.deal()
-            done = crew.finish()
-            outcome = merge_results(job, kept, done, num_items, crew.seconds)
-            log.finish(outcome.work)
+                num_items = pool_run.stream_items()
+            done = pool_run.finish()
+            result = merge_results(job, resume_state, done, num_items, pool_run.seconds)
+            log.finish(result.work)
         if log.failure is not None:
-            outcome.notes.append(log.failure)
+            result.notes.append(log.failure)
     finally:
-        places.close()
+        slots.close()
     if progress is not None:
-        progress(outcome.work)
-    return outcome
+        progress(result.work)
+    return result
 
 
-def _both(progress: Progress | None, log: EventLog) -> Progress | None:
-    """Have the log told too, if there is one."""
+def _with_log(progress: Progress | None, log: EventLog) -> Progress | None:
+    """Return a function that reports progress to the caller and the event log."""
     if not log.is_open:
         return progress
 
-    def tell(work: Work) -> None:
-        log.tell(work)
+    def report(work: Work) -> None:
+        log.report(work)
         if progress is not None:
             progress(work)
 
-    return tell
+    return report
 
 
-def _work_of(kept: ResumeState) -> Work:
-    """Return what earlier attempts have done."""
-    return Work(kept.num_done, None, kept.payload_bytes, len(kept.gaps), len(kept.errors))
+def _earlier_work(resume_state: ResumeState) -> Work:
+    """Return the work of earlier attempts."""
+    return Work(
+        resume_state.num_done,
+        None,
+        resume_state.payload_bytes,
+        len(resume_state.gaps),
+        len(resume_state.errors),
+    )
 
 
-def _parcel_of(assignment: Assignment, notify: Notify | None) -> tuple[bytes, list[int]]:
-    """Pack what workers need; a source that can not be sent keeps its data here.
+def _pack_assignment(assignment: Assignment, notify: Notify | None) -> tuple[bytes, list[int]]:
+    """Pickle the assignment; a source that cannot be pickled stays in this process.
 
     Raises:
-        OptionError: The map can not be sent.
+        OptionError: The map cannot be pickled.
     """
     source = assignment.job.source
     try:
-        return pack(assignment, MAX_PARCEL_BYTES)
+        return pack(assignment, MAX_ASSIGNMENT_BYTES)
     except Exception as error:
-        if isinstance(source, HoldingSource) and source.travels:
-            source.hold(skip_errors=assignment.options.on_error == "skip")
-            parcel = _parcel_of(assignment, notify)
+        if isinstance(source, PreloadingSource) and source.sendable:
+            source.preload(skip_errors=assignment.options.on_error == "skip")
+            payload = _pack_assignment(assignment, notify)
             if notify is not None:
-                notify(f"items are loaded in one process: the source {_why(error)}")
-            return parcel
+                notify(f"items are loaded in one process: the source {_reason(error)}")
+            return payload
         if isinstance(error, MessageTooLarge):
-            what = f"more than {MAX_PARCEL_BYTES >> 20} MiB belong to the map"
+            what = f"the map has more than {MAX_ASSIGNMENT_BYTES >> 20} MiB of data"
         else:
             what = f"the map can not be sent to another process: {error}"
         raise OptionError(
             what,
-            hint="make what it needs when it is first called; or --engine serial",
+            hint="create what it needs in its first call; or --engine serial",
         ) from error
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, MessageTooLarge):
-        return f"takes more than {MAX_PARCEL_BYTES >> 20} MiB, too much to give to each worker"
-    return f"can not be sent to others ({error})"
+        return f"has more than {MAX_ASSIGNMENT_BYTES >> 20} MiB, too much to send to each worker"
+    return f"can not be sent to a worker ({error})"
 
 
-class _Crew:
-    """The workers of one job, and what they have told."""
+class _PoolRun:
+    """The run of one job on a pool: assigns work and collects what the workers report."""
 
     def __init__(
         self,
         pool: Pool,
         job: Job,
-        kept: ResumeState,
-        places: memoryview,
+        resume_state: ResumeState,
+        slots: memoryview,
         options: RunOptions,
         progress: Progress | None,
     ) -> None:
         self._pool = pool
         self._job = job
-        self._kept = kept
-        self._places = places
+        self._resume_state = resume_state
+        self._slots = slots
         self._item_timeout_s = options.item_timeout_s
-        self._budget = ErrorBudget(options, kept)
+        self._budget = ErrorBudget(options, resume_state)
         self._progress = progress
-        self._seen: dict[int, tuple[int, float]] = {}  # worker -> its item, and since when
-        self._told: dict[int, Work] = {}
-        self._types = job.encoder(kept).encoder.schema
+        self._item_since: dict[
+            int, tuple[int, float]
+        ] = {}  # worker -> its current item, and since when
+        self._reported: dict[int, Work] = {}
+        self._types = job.encoder(resume_state).encoder.schema
         self._shards: dict[int, range] = {}
         self._results: dict[int, WorkerResult] = {}
         self._failures: list[BaseException] = []
-        self._met_meanwhile: ShardwriterError | None = None
+        self._worker_error: ShardwriterError | None = None
         self._batches: list[bytearray] = []
         self._idle: deque[WorkerHandle] = deque()
-        self._watch = Stopwatch("read")
+        self._timer = StageTimer("read")
         self._next_report = time.monotonic() + REPORT_S
-        self.seconds = self._watch.seconds
+        self.seconds = self._timer.seconds
 
-    # -- the two ways ------------------------------------------------------------------------------
+    # -- assign work -------------------------------------------------------------------------------
 
-    def hand_out(self) -> None:
-        """Have every shard written by a worker that lists its items itself."""
+    def write_strided(self) -> None:
+        """Send shard numbers to free workers, which list the items themselves."""
         num_shards, num_workers = self._job.num_shards, len(self._pool.workers)
-        # Frames are moved at one pace, and each job reads what lies between those it moves.
-        is_moved = self._job.num_frame_copies and self._job.num_frame_copies == self._job.num_items
-        num_jobs = min(num_shards, (1 if is_moved else _JOBS_PER_WORKER) * num_workers)
+        # Copying frames takes equally long for each shard, and each group reads all of the input.
+        is_copied = self._job.num_frame_copies and self._job.num_frame_copies == self._job.num_items
+        num_groups = min(num_shards, (1 if is_copied else _GROUPS_PER_WORKER) * num_workers)
         self._idle.extend(self._pool.workers)
-        for first in range(num_jobs):
-            shards = range(first, num_shards, num_jobs)
-            if not self._kept.unfinished(shards):
+        for first in range(num_groups):
+            shards = range(first, num_shards, num_groups)
+            if not self._resume_state.unfinished(shards):
                 continue
             while not self._idle:
                 self._wait()
-            self._order(self._idle.popleft(), WRITE, shards)
+            self._send_shards(self._idle.popleft(), WRITE, shards)
 
-    def deal(self) -> int:
-        """Send every item to the worker that owns its shard; return T."""
+    def stream_items(self) -> int:
+        """Send each item to the worker that owns its shard; return the number of items, T."""
         workers, num_shards = self._pool.workers, self._job.num_shards
         num_workers = len(workers)
-        most_bytes = max(BATCH_BYTES, PENDING_BYTES // num_workers)
+        max_pending_bytes = max(BATCH_BYTES, PENDING_BYTES // num_workers)
         for worker in workers:
-            self._order(worker, TAKE, range(worker.number, num_shards, num_workers))
+            self._send_shards(worker, STREAM, range(worker.number, num_shards, num_workers))
         self._batches = [bytearray() for _ in workers]
         packers = [ItemPacker() for _ in workers]
-        watch = self._watch
+        timer = self._timer
         next_flush = time.monotonic() + _BATCH_AGE_S
-        listing = Listing(self._job, self._kept, self._job.num_frame_copies)
+        listing = Listing(self._job, self._resume_state, self._job.num_frame_copies)
         if isinstance(self._job.source, WaitingSource):
-            self._job.source.while_waiting(self._meanwhile)
+            self._job.source.while_waiting(self._serve_workers)
         for index, item in self._listed_items(listing):
-            timed = watch.start()
+            timed = timer.start()
             worker = workers[index % num_shards % num_workers]
             data = self._packed_item(packers[worker.number], index, item)
             batch = self._batches[worker.number]
@@ -244,20 +261,20 @@ class _Crew:
                 batch += data
             if len(batch) + len(data) >= BATCH_BYTES:
                 self._flush(worker)
-                if len(data) >= BATCH_BYTES:  # not copied once more
+                if len(data) >= BATCH_BYTES:  # sent without a copy
                     worker.mailbox.put(ITEMS, INDEX.pack(index), data)
                 self._wait(0)
             if (now := time.monotonic()) >= next_flush:
-                # A source that is slow does not keep workers waiting.
+                # Workers of a slow source get their items early.
                 for each in workers:
                     self._flush(each)
                 self._wait(0)
                 next_flush = now + _BATCH_AGE_S
             if timed:
-                watch.lap("deal")
-                watch.stop()
-            while worker.mailbox.pending_bytes > most_bytes:
-                with watch.aside("wait"):
+                timer.lap("deal")
+                timer.stop()
+            while worker.mailbox.pending_bytes > max_pending_bytes:
+                with timer.aside("wait"):
                     self._wait()
         for worker in workers:
             self._flush(worker)
@@ -265,25 +282,25 @@ class _Crew:
         return listing.num_items
 
     def _listed_items(self, listing: Listing) -> Iterator[tuple[int, Any]]:
-        """Yield the items; an error of the source waits for those of earlier items."""
+        """Yield the items; before an error of the source, wait for errors of earlier items."""
         try:
             yield from listing
         except ShardwriterError as error:
-            if error is self._met_meanwhile:
+            if error is self._worker_error:
                 raise
             for worker in self._pool.workers:
                 self._flush(worker)
             self._failures.append(error)
             self._fail()
 
-    def _meanwhile(self) -> None:
-        """Take in what happens while the source has no item."""
+    def _serve_workers(self) -> None:
+        """Send and receive while the source waits for its next item."""
         try:
             for worker in self._pool.workers:
                 self._flush(worker)
             self._wait(0)
         except ShardwriterError as error:
-            self._met_meanwhile = error  # by the workers, and not by the source
+            self._worker_error = error  # not an error of the source
             raise
 
     def _flush(self, worker: WorkerHandle) -> None:
@@ -300,34 +317,36 @@ class _Crew:
                 f"{error}",
                 index=index,
                 item=self._job.source.key(item),
-                hint="have the source give what can be pickled, and make the rest in a map; or "
+                hint="yield items that can be pickled and create the rest in a map; or "
                 "--engine serial",
             ) from error
 
-    def _order(self, worker: WorkerHandle, kind: int, shards: range) -> None:
+    def _send_shards(self, worker: WorkerHandle, kind: int, shards: range) -> None:
         self._shards[worker.number] = shards
         order = [shards.start, shards.stop, shards.step]
         worker.mailbox.put(kind, json.dumps(order).encode())
 
     def finish(self) -> list[WorkerResult]:
-        """Have the workers finish, and return what each has done."""
+        """Wait for all workers to finish, and return their results."""
         for worker in self._pool.workers:
             worker.mailbox.put(FINISH)
         while len(self._results) < len(self._pool.workers):
             self._wait()
         return [self._results[number] for number in sorted(self._results)]
 
-    # -- what happens meanwhile --------------------------------------------------------------------
+    # -- handle events -----------------------------------------------------------------------------
 
     def _wait(self, timeout_s: float = REPORT_S) -> None:
-        """Take in what happens."""
+        """Handle messages and dead workers, check item timeouts, report progress."""
         self._take_messages(timeout_s)
         if self._failures:
             self._fail()
         for worker in self._pool.workers:
             if worker.has_ended and worker.number not in self._results:
                 shards = _listed(self._shards.get(worker.number, range(0)))
-                raise self._located(died(worker.name, worker.status, self._at(worker), shards))
+                raise self._locate(
+                    worker_died(worker.name, worker.status, self._current_item(worker), shards)
+                )
         if self._item_timeout_s is not None:
             self._check_time(self._item_timeout_s)
         if self._progress is not None and (now := time.monotonic()) >= self._next_report:
@@ -335,8 +354,8 @@ class _Crew:
             self._next_report = now + REPORT_S
 
     def _fail(self) -> NoReturn:
-        """Raise a failure; of several that are known the one of the earliest item."""
-        # Others may be about to fail at earlier items: those are what a person looks at first.
+        """Raise the failure of the earliest item."""
+        # Other workers may be about to fail at earlier items.
         stop = time.monotonic() + _FAILURES_S
         while (left := stop - time.monotonic()) > 0 and self._may_fail_earlier():
             self._take_messages(left)
@@ -346,7 +365,7 @@ class _Crew:
     def _may_fail_earlier(self) -> bool:
         first = min(map(_index_of, self._failures))
         return any(
-            self._places[worker.number] < first  # -1: it has not begun yet
+            self._slots[worker.number] < first  # -1: not begun yet
             for worker in self._pool.workers
             if not worker.has_ended and worker not in self._idle
         )
@@ -355,13 +374,13 @@ class _Crew:
         for worker, kind, data in self._pool.events(timeout_s):
             if kind == FAILED:
                 self._failures.append(self._failure(worker, data))
-            elif kind == TELL:
-                self._told[worker.number] = pickle.loads(data)
+            elif kind == PROGRESS:
+                self._reported[worker.number] = pickle.loads(data)
             elif kind == TYPES:
                 try:
                     self._types.merge(pickle.loads(data))
                 except ShardwriterError as error:
-                    raise self._located(error) from None
+                    raise self._locate(error) from None
             elif kind == SKIPPED:
                 skipped = self._failure(worker, data)
                 assert isinstance(skipped, ShardwriterError)
@@ -374,17 +393,17 @@ class _Crew:
     def _failure(self, worker: WorkerHandle, data: bytes) -> BaseException:
         return unpack_failure(data, worker.name, lambda index: index % self._job.num_shards)
 
-    def _at(self, worker: WorkerHandle) -> int | None:
-        """Return the item that a worker has at hand."""
-        index = self._places[worker.number]
+    def _current_item(self, worker: WorkerHandle) -> int | None:
+        """Return the current item of a worker; None for none."""
+        index = self._slots[worker.number]
         return index if index >= 0 else None
 
-    def _located(self, error: ShardwriterError) -> ShardwriterError:
-        """Say what a person calls the item, where that can be found out here."""
+    def _locate(self, error: ShardwriterError) -> ShardwriterError:
+        """Add the shard, and the name of the item if the source can look it up."""
         job = self._job
         if error.index is not None:
             error.shard = error.index % job.num_shards
-            if job.source.random_access and job.source.travels:
+            if job.source.random_access and job.source.sendable:
                 _, item = next(job.selection.items_at(np.array([error.index])))
                 error.item = job.source.key(item)
         return error
@@ -392,43 +411,43 @@ class _Crew:
     def _check_time(self, item_timeout_s: float) -> None:
         now = time.monotonic()
         for worker in self._pool.workers:
-            index = self._places[worker.number]
-            seen, since = self._seen.get(worker.number, (-1, now))
+            index = self._slots[worker.number]
+            seen, since = self._item_since.get(worker.number, (-1, now))
             if index != seen:
-                self._seen[worker.number] = index, now
+                self._item_since[worker.number] = index, now
             elif index >= 0 and now - since > item_timeout_s:
-                raise self._located(
+                raise self._locate(
                     ItemTimeout(
                         f"the item took more than {item_timeout_s:g} s",
                         index=index,
                         worker=worker.name,
-                        hint="look at the item, or allow more time (--item-timeout)",
+                        hint="check the item, or allow more time (--item-timeout)",
                     )
                 )
 
     def _report(self, progress: Progress) -> None:
-        watch = Stopwatch()
-        watch.add(self._watch.seconds)
-        num_done, payload_bytes = self._kept.num_done, self._kept.payload_bytes
-        num_gaps, num_errors = len(self._kept.gaps), len(self._kept.errors)
-        for work in self._told.values():
+        timer = StageTimer()
+        timer.add(self._timer.seconds)
+        num_done, payload_bytes = self._resume_state.num_done, self._resume_state.payload_bytes
+        num_gaps, num_errors = len(self._resume_state.gaps), len(self._resume_state.errors)
+        for work in self._reported.values():
             num_done += work.num_done
             payload_bytes += work.payload_bytes
             num_gaps += work.num_gaps
             num_errors += work.num_errors
-            watch.add(work.seconds)
+            timer.add(work.seconds)
         num_items = self._job.num_items
-        progress(Work(num_done, num_items, payload_bytes, num_gaps, num_errors, watch.seconds))
+        progress(Work(num_done, num_items, payload_bytes, num_gaps, num_errors, timer.seconds))
 
 
 def _index_of(error: BaseException) -> float:
-    """Return the item that an error is about; infinity where it is about none."""
+    """Return the item of an error; infinity if it has none."""
     index = getattr(error, "index", None)
     return float("inf") if index is None else index
 
 
 def _listed(shards: range) -> str:
-    """Name shards: ``shards 0, 4, 8, ...``."""
+    """Return shard numbers as text: ``shards 0, 4, 8, ...``."""
     if not shards:
         return "nothing yet"
     names = ", ".join(map(str, shards[:4])) + (", ..." if len(shards) > 4 else "")

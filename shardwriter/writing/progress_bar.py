@@ -1,6 +1,6 @@
-"""The progress bar of the commands and of ``progress=True``: on a terminal, or in a notebook.
+"""The progress bar of the commands and of ``progress=True``.
 
-A terminal shows it on stderr; a Jupyter notebook as an output of the cell that is updated in place.
+A terminal shows it on stderr, a Jupyter notebook as an output of the cell that is updated in place.
 Elsewhere (a pipe, a log file) there is none.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shardwriter.writing.engine import Progress, Work
 
 Reading = Callable[[int, int], None]
-"""Called with (bytes read, bytes in all)."""
+"""Called with (bytes read, total bytes)."""
 
 _NOTEBOOK_UPDATE_S: Final = 0.1
 
@@ -32,16 +32,16 @@ _NOTEBOOK_UPDATE_S: Final = 0.1
 def writing_progress(
     progress: Progress | bool | None,
 ) -> AbstractContextManager[Progress | None]:
-    """Return the context of what ``progress`` of a writing function says.
+    """Return a context manager for the ``progress`` argument of a writing function.
 
     Args:
         progress: True for a bar that stays when it is full; False or None for none; or a function,
-            which is returned as it is.
+            which the context yields.
 
     Raises:
-        OptionError: It is something else.
+        OptionError: ``progress`` is something else.
     """
-    if _is_bar_wanted(progress):
+    if _wants_bar(progress):
         return writing_bar(is_transient=False)
     return nullcontext(progress or None)  # type: ignore[arg-type]  # False, None or a function
 
@@ -49,13 +49,13 @@ def writing_progress(
 def reading_progress(
     progress: Reading | bool | None, what: str
 ) -> AbstractContextManager[Reading | None]:
-    """Return the context of what ``progress`` of a reading function says; see above.
+    """Return a context manager for the ``progress`` argument of a reading function.
 
     Args:
-        progress: As of `writing_progress`.
-        what: What is done, in front of the bar.
+        progress: As for :func:`writing_progress`.
+        what: Label of the bar.
     """
-    if _is_bar_wanted(progress):
+    if _wants_bar(progress):
         return reading_bar(what, is_transient=False)
     return nullcontext(progress or None)  # type: ignore[arg-type]
 
@@ -63,29 +63,27 @@ def reading_progress(
 def repairing_progress(
     progress: Progress | bool | None, reading: Reading | None
 ) -> AbstractContextManager[tuple[Reading | None, Progress | None]]:
-    """Return the context of what ``progress`` and ``reading`` of a repair say; see above."""
-    if _is_bar_wanted(progress):
+    """Return a context manager for the ``progress`` and ``reading`` arguments of a repair."""
+    if _wants_bar(progress):
         return repairing_bars(is_transient=False)
     return nullcontext((reading, progress or None))  # type: ignore[arg-type]
 
 
-def _is_bar_wanted(progress: object) -> bool:
+def _wants_bar(progress: object) -> bool:
     if progress is None or isinstance(progress, bool) or callable(progress):
         return progress is True
-    raise OptionError(
-        f"progress is {progress!r}", hint="True for a bar, or a function that is called"
-    )
+    raise OptionError(f"progress is {progress!r}", hint="use True for a bar, or a function to call")
 
 
 @contextmanager
 def writing_bar(*, is_transient: bool = True) -> Iterator[Progress | None]:
-    """Show how far a write is and where its time goes.
+    """Show a bar with the progress of a write and its time by stage.
 
     Args:
         is_transient: Whether the bar is cleared at the end.
 
     Yields:
-        A function to report how far the write is; None where nothing can show it.
+        A function to report progress; None if there is no place for a bar.
     """
     with _bar("writing", "count", is_transient) as show:
         if show is None:
@@ -109,14 +107,14 @@ def writing_bar(*, is_transient: bool = True) -> Iterator[Progress | None]:
 
 @contextmanager
 def reading_bar(what: str, *, is_transient: bool = True) -> Iterator[Reading | None]:
-    """Show bytes read, rate and time left.
+    """Show a bar with bytes read, rate and time left.
 
     Args:
-        what: What is done, in front of the bar.
+        what: Label of the bar.
         is_transient: Whether the bar is cleared at the end.
 
     Yields:
-        A function to report (bytes read, bytes in all); None where nothing can show it.
+        A function to report (bytes read, total bytes); None if there is no place for a bar.
     """
     with _bar(what, "bytes", is_transient) as show:
         if show is None:
@@ -133,13 +131,13 @@ def reading_bar(what: str, *, is_transient: bool = True) -> Iterator[Reading | N
 def repairing_bars(
     *, is_transient: bool = True
 ) -> Iterator[tuple[Reading | None, Progress | None]]:
-    """Show how far the proving is, and then, in its place, how far the writing is.
+    """Show a bar for the scan of a repair, and then one for its write in the same place.
 
     Args:
         is_transient: Whether a bar is cleared at its end.
 
     Yields:
-        The functions to report both.
+        The functions to report the progress of both.
     """
     with ExitStack() as shown:
         reading = shown.enter_context(reading_bar("verifying", is_transient=is_transient))
@@ -158,14 +156,14 @@ def repairing_bars(
         yield reading, progress
 
 
-class _Show(Protocol):
+class _Update(Protocol):
     def __call__(
         self, done: int, total: int | None, rate: Callable[[float], str], note: str = ""
     ) -> None: ...
 
 
-def _bar(what: str, unit: str, is_transient: bool) -> AbstractContextManager[_Show | None]:
-    """Return the bar of the place where this runs; of None where there is none."""
+def _bar(what: str, unit: str, is_transient: bool) -> AbstractContextManager[_Update | None]:
+    """Return a bar for this notebook or terminal; a context of None for neither."""
     if _in_notebook():
         return _notebook_bar(what, unit)
     if sys.stderr is not None and sys.stderr.isatty():
@@ -174,20 +172,20 @@ def _bar(what: str, unit: str, is_transient: bool) -> AbstractContextManager[_Sh
 
 
 def _in_notebook() -> bool:
-    ipython = sys.modules.get("IPython")  # a kernel has imported it
+    ipython = sys.modules.get("IPython")  # imported by a kernel
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 @contextmanager
-def _terminal_bar(what: str, unit: str, is_transient: bool) -> Iterator[_Show]:
+def _terminal_bar(what: str, unit: str, is_transient: bool) -> Iterator[_Update]:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
     from rich.text import Text
 
     class Times(ProgressColumn):
-        """``0:12, 0:30 left``; only the first where the end is not known."""
+        """``0:12, 0:30 left``; without the second if the total is unknown."""
 
         def render(self, task: Task) -> Text:
             text = _clock(task.elapsed or 0)
@@ -217,7 +215,7 @@ def _terminal_bar(what: str, unit: str, is_transient: bool) -> Iterator[_Show]:
 
 
 @contextmanager
-def _notebook_bar(what: str, unit: str) -> Iterator[_Show]:
+def _notebook_bar(what: str, unit: str) -> Iterator[_Update]:
     import IPython.display
 
     display: Any = IPython.display.display
@@ -249,7 +247,7 @@ def _notebook_line(
     rate: Callable[[float], str],
     note: str,
 ) -> dict[str, str]:
-    """Return a state of the bar as text and as HTML."""
+    """Return the bar as text and as HTML."""
     from html import escape
 
     parts = [_count_text(unit, done, total)]

@@ -1,14 +1,14 @@
-"""Publication: how what lies in a run directory becomes final, in steps that only go forward.
+"""Publication: give the files of a run directory their final names.
 
 ::
 
-    all shards sealed and synced -> commit.json
-    -> the old manifest away -> shards, .idx, index, ledgers -> TFDS's files -> the new manifest
-    -> other generations away -> the run directory away
+    all shards sealed and synced -> write commit.json
+    -> delete the old manifest -> rename shards, .idx, index, error log -> TFDS's files
+    -> rename the new manifest -> delete other generations -> delete the run directory
 
-Before commit.json exists nothing outside the run directory was touched. After it exists the
-publication can only be finished: whoever finds it goes through the same list of steps, each of
-which can be repeated, and the manifest comes last. So a final name is never partial.
+Before commit.json exists, nothing outside the run directory changes. Once it exists, the
+publication can only be completed: any process that finds it repeats the same steps, each of which
+is idempotent, and the manifest comes last. So no dataset with a manifest is ever partial.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ from shardwriter.writing.run_directory import RunDirectory
 from shardwriter.writing.tfds import adding_split, check_folder, publishing_split, remove_split
 
 COMMIT: Final = "commit.json"
-_DALI_MARK: Final = "dali"  # this run has .idx files to publish
-_LEDGER_MARK: Final = "with-ledger"  # this run has a ledger to publish
-_LEDGER: Final = "errors.jsonl"
-_LOST_MARK: Final = "with-lost"  # and a list of what is lost
+_DALI_MARK: Final = "dali"  # its presence means that the run has .idx files
+_ERROR_LOG_MARK: Final = "with-ledger"  # its presence means that the run has an error log
+_ERROR_LOG: Final = "errors.jsonl"
+_LOST_MARK: Final = "with-lost"  # its presence means that the run has a list of lost items
 _LOST: Final = "lost.jsonl"
 _READ_BYTES: Final = 1 << 22
-_RESUME: Final = "`shardwriter write --resume` goes on with it"
+_RESUME: Final = "`shardwriter write --resume` continues it"
 
 
 def existing_files(file_names: list[str], name: str, pattern: ShardPattern | None) -> str | None:
-    """Tell which files of a folder are a dataset of a name; None where none are."""
+    """Return which files of a folder belong to a dataset, as text; None if none do."""
     found = list(generations(file_names, name, [pattern]))
     if found:
         return found[0].template.replace("{shard}", "*")
@@ -79,12 +79,12 @@ def existing_files(file_names: list[str], name: str, pattern: ShardPattern | Non
 
 
 def is_committed(run: RunDirectory) -> bool:
-    """Tell whether a publication was begun that is not finished."""
+    """Return whether a publication has begun and is not completed."""
     return run.storage.size(run.file(COMMIT)) is not None
 
 
 def finished_manifest(run: RunDirectory) -> Manifest | None:
-    """Return the manifest of the finished dataset that is there; None where there is none."""
+    """Return the manifest of the published dataset; None if there is none that can be read."""
     path = os.path.join(run.directory, manifest_file(run.name))
     try:
         data = run.storage.read(path)
@@ -102,45 +102,44 @@ def finished_manifest(run: RunDirectory) -> Manifest | None:
 def check_output(
     run: RunDirectory, *, overwrite: bool, pattern: ShardPattern | None = None
 ) -> None:
-    """Finish what was committed, and refuse to destroy what is there.
+    """Complete a begun publication; raise if a dataset or an unfinished run is in the way.
 
     Args:
         run: The claimed run directory.
         overwrite: Whether a dataset may be replaced, and an unfinished run discarded.
-        pattern: What is to be written, with any N.
+        pattern: The files to be written, with any N.
 
     Raises:
-        OutputExists: A dataset or an unfinished run of this name is there, without
-            ``overwrite``.
-        StorageError: What was committed to can not be read, or is not there.
+        OutputExists: A dataset or an unfinished run of this name exists, without ``overwrite``.
+        StorageError: A begun publication cannot be completed.
     """
     finish_committed(run, overwrite=overwrite)
     if overwrite:
         return
     if run.is_resumable:
         raise OutputExists(
-            f"an unfinished run of {run.name!r} is there",
+            f"an unfinished run of {run.name!r} exists",
             path=run.path,
-            hint=("a Beam job is at it, or has failed" if run.is_beam_run else _RESUME)
-            + "; --overwrite discards it and starts again",
+            hint=("a Beam job is writing it, or has failed" if run.is_beam_run else _RESUME)
+            + "; --overwrite discards it and starts over",
         )
-    taken = existing_files(run.storage.list(run.directory), run.name, pattern)
-    if taken is not None:
+    files = existing_files(run.storage.list(run.directory), run.name, pattern)
+    if files is not None:
         run.discard()
         raise OutputExists(
-            f"a dataset {run.name!r} is there already ({taken})",
+            f"a dataset {run.name!r} exists already ({files})",
             path=run.directory,
-            hint="--overwrite replaces it once the new one is whole; or choose another name",
+            hint="--overwrite replaces it once the new one is complete; or choose another name",
         )
 
 
 def begin_run(run: RunDirectory, facts: Mapping[str, Any]) -> None:
-    """Begin a run: what it replaces goes into run.json with the other facts."""
+    """Begin a run: write run.json, with the dataset that the run replaces."""
     run.begin({"replaces": replaced_files(run), **facts})
 
 
 def replaced_files(run: RunDirectory) -> tuple[str, int] | None:
-    """Return the files of the dataset that is there, as its manifest has them: pattern and N."""
+    """Return the pattern and N of the published dataset, from its manifest; None for none."""
     manifest = finished_manifest(run)
     return None if manifest is None else (manifest.pattern.template, manifest.num_shards)
 
@@ -154,7 +153,7 @@ def write_index(
     compression: Compression = "none",
     dali: bool,
 ) -> IndexEntry:
-    """Join the shards' indexes into the dataset's, and make ``.idx`` files if asked."""
+    """Write the dataset's index from the shards' indexes, and ``.idx`` files if ``dali``."""
     numbers = range(len(shards))
     counts = each(run.storage, lambda shard: run.index_rows(shard, compression), numbers)
     found = each_in_turn(run.storage, lambda shard: run.index_columns(shard, compression), numbers)
@@ -171,7 +170,7 @@ def write_index(
         run.write_synced(_DALI_MARK, b"")
         each(run.storage, lambda shard: _write_dali_index(run, shard), numbers)
     else:
-        run.storage.delete(run.file(_DALI_MARK))  # of an attempt that was to make them
+        run.storage.delete(run.file(_DALI_MARK))  # of an earlier attempt
     return IndexEntry(pattern.index_file, size, crc)
 
 
@@ -183,13 +182,13 @@ def _write_dali_index(run: RunDirectory, shard: int) -> None:
 
 
 def publish(run: RunDirectory, manifest: Manifest, ledger: bytes = b"", lost: bytes = b"") -> None:
-    """Commit to this manifest and give every file its final name; see :func:`commit`."""
+    """Commit to a manifest and give every file its final name; see :func:`commit`."""
     commit(run, manifest, ledger, lost)
     complete(run)
 
 
 def complete(run: RunDirectory) -> None:
-    """Finish the publication of a run that was committed to."""
+    """Complete the publication of a committed run, and delete the run directory."""
     roll_forward(run)
     run.discard()
 
@@ -201,26 +200,30 @@ def commit(
     lost: bytes = b"",
     beside: Sequence[Manifest] = (),
 ) -> None:
-    """Commit to this manifest: from now on its publication can only be finished.
+    """Commit to a manifest: from now on its publication can only be completed.
 
     Args:
-        run: Where the files are.
-        manifest: What they are.
-        ledger: The lines of ``<name>.errors.jsonl``; it is made when there are some.
-        lost: Those of ``<name>.lost.jsonl``, likewise.
-        beside: Those of other splits, which are committed to with it.
+        run: The run directory with the files.
+        manifest: The manifest of the files.
+        ledger: The lines of ``<name>.errors.jsonl``; without lines there is no file.
+        lost: The lines of ``<name>.lost.jsonl``, likewise.
+        beside: Manifests of other splits that are committed together.
 
     Raises:
-        StorageError: A final name can not be given; nothing outside this folder was touched.
-        OptionError: A split of a TFDS dataset does not go with the others; likewise.
+        StorageError: A folder has the final name of a file. Nothing outside the run directory has
+            changed.
+        OptionError: The splits of a TFDS dataset do not fit together; likewise.
     """
     check_names(run, manifest.pattern)
-    for lines, mark in ((ledger, _LEDGER_MARK), (lost, _LOST_MARK)):
+    for lines, mark in ((ledger, _ERROR_LOG_MARK), (lost, _LOST_MARK)):
         if not lines:
-            run.storage.delete(run.file(mark))  # of an attempt that had some
-    # What is there, and what is not, is so on the disk before the commit.
+            run.storage.delete(run.file(mark))  # of an earlier attempt
+    # Created and deleted files must be on the disk before the commit.
     run.storage.sync_directory(run.path)
-    for lines, file_name, mark in ((ledger, _LEDGER, _LEDGER_MARK), (lost, _LOST, _LOST_MARK)):
+    for lines, file_name, mark in (
+        (ledger, _ERROR_LOG, _ERROR_LOG_MARK),
+        (lost, _LOST, _LOST_MARK),
+    ):
         if lines:
             run.write_synced(file_name, lines)
             run.write_synced(mark, b"")
@@ -229,11 +232,7 @@ def commit(
 
 
 def check_names(run: RunDirectory, pattern: ShardPattern) -> None:
-    """Refuse what could not be finished after the commit.
-
-    Raises:
-        StorageError: A folder has the final name of a file.
-    """
+    """Raise StorageError if a folder has the final name of a file."""
     names = [*pattern.shard_files, pattern.index_file, pattern.manifest_file]
     names += [error_log_file(pattern.name), lost_items_file(pattern.name)]
 
@@ -246,24 +245,24 @@ def check_names(run: RunDirectory, pattern: ShardPattern) -> None:
 
 
 def finish_committed(run: RunDirectory, *, overwrite: bool = False) -> None:
-    """Finish what another process has committed to, if there is anything, once it is all there.
+    """Complete the publication that another process has begun, if any.
 
     Args:
         run: The claimed run directory.
-        overwrite: Whether what can not be finished is discarded, where nothing was published.
+        overwrite: Whether to discard a run that cannot be completed, if nothing was published.
 
     Raises:
-        StorageError: ``commit.json`` does not tell what was committed to; or a file is gone, or is
-            not the one that was committed to. Nothing was changed.
+        StorageError: ``commit.json`` is invalid, or a file is missing or was replaced. Nothing has
+            changed.
     """
     if not is_committed(run):
         return
     try:
         manifest = _committed(run)
-        if not _is_done(run, manifest):
+        if not _is_published(run, manifest):
             _check_files(run, manifest)
     except StorageError as error:
-        beside = _half_published(run)
+        beside = _mixed_files(run)
         if overwrite and not beside:
             run.empty()
             return
@@ -271,20 +270,20 @@ def finish_committed(run: RunDirectory, *, overwrite: bool = False) -> None:
         if beside:
             paths = ", ".join(clean(os.path.join(run.directory, name)) for name in beside)
             error.hint = (
-                f"files of two runs may lie side by side: remove {folder} and {paths}, and write "
-                "the dataset again"
+                f"files of two runs may be mixed: remove {folder} and {paths}, and write the "
+                "dataset again"
             )
         else:
-            error.hint = f"nothing was published: --overwrite starts again, or remove {folder}"
+            error.hint = f"nothing was published: use --overwrite to start over, or remove {folder}"
         raise
     roll_forward(run)
 
 
 def _committed(run: RunDirectory) -> Manifest:
-    """Return the manifest that was committed to.
+    """Return the committed manifest.
 
     Raises:
-        StorageError: It can not be used, or is of another dataset.
+        StorageError: It is invalid, or of another dataset.
     """
     path = run.file(COMMIT)
     try:
@@ -298,11 +297,11 @@ def _committed(run: RunDirectory) -> Manifest:
     return manifest
 
 
-def _half_published(run: RunDirectory) -> list[str]:
+def _mixed_files(run: RunDirectory) -> list[str]:
     """Return the files beside a run directory that may be of two runs, as globs.
 
-    A publication takes the old manifest away before it touches a shard, and its own comes last: so
-    where one can be read, all files are those of that dataset.
+    Publication deletes the old manifest before it renames a shard, and renames its own last. So if
+    a manifest can be read, all files are of that dataset.
     """
     if finished_manifest(run) is not None:
         return []
@@ -313,27 +312,27 @@ def _half_published(run: RunDirectory) -> list[str]:
 
 
 def _check_files(run: RunDirectory, manifest: Manifest) -> None:
-    """Refuse what was committed to where a file of it is gone, or is another one."""
+    """Raise StorageError if a committed file is missing or was replaced."""
     numbers = range(manifest.num_shards)
     each(run.storage, lambda shard: _check_shard(run, manifest, shard), numbers)
     index = manifest.index
     _check_file(run, run.file("index"), manifest.pattern.index_file, index.file_bytes)
 
 
-def _is_done(run: RunDirectory, manifest: Manifest) -> bool:
-    """Return whether everything of a publication was done but the cleaning.
+def _is_published(run: RunDirectory, manifest: Manifest) -> bool:
+    """Return whether only the clean-up of a publication is left.
 
-    The manifest there may have the same text and be of an older run of the same job: only where
-    the index has left, which is the last to go, is it the new one.
+    The published manifest may be that of an older run of the same job, with the same text. The
+    index is renamed last, so if it is still in the run directory the manifest is the older one.
     """
     final = os.path.join(run.directory, manifest.pattern.manifest_file)
     return run.storage.size(run.file("index")) is None and _holds(run, final, run.read(COMMIT))
 
 
 def _check_shard(run: RunDirectory, manifest: Manifest, shard: int) -> None:
-    """Refuse a shard that is not the one that was committed to.
+    """Raise StorageError if a shard is missing or was replaced.
 
-    Where it lies under a name that ``files.json`` tells, its checksum is compared too.
+    The checksum of a shard listed in ``files.json`` is compared too.
     """
     sealed = manifest.shards[shard]
     source, final = run.shard_path(shard), manifest.pattern.shard_file(shard)
@@ -344,7 +343,7 @@ def _check_shard(run: RunDirectory, manifest: Manifest, shard: int) -> None:
         if found is None and not is_url(source):
             found = _crc_of(run, source)
         if found not in (None, expected):
-            raise _gone(run, source, "is not the one that was committed to")
+            raise _missing_file(run, source, "is not the committed one")
 
 
 def _check_file(run: RunDirectory, source: str, final: str, file_bytes: int) -> None:
@@ -352,7 +351,7 @@ def _check_file(run: RunDirectory, source: str, final: str, file_bytes: int) -> 
     if found is None:
         found = run.storage.size(os.path.join(run.directory, final))
     if found != file_bytes:
-        raise _gone(run, source, "is gone")
+        raise _missing_file(run, source, "is gone")
 
 
 def _crc_of(run: RunDirectory, path: str) -> int:
@@ -363,26 +362,26 @@ def _crc_of(run: RunDirectory, path: str) -> int:
     return crc
 
 
-def _gone(run: RunDirectory, path: str, what: str) -> StorageError:
+def _missing_file(run: RunDirectory, path: str, what: str) -> StorageError:
     return StorageError(
-        f"a file of the run that is to be published {what}",
+        f"a file to publish {what}",
         path=path,
         hint=f"remove {clean(run.path)} and write the dataset again",
     )
 
 
 def roll_forward(run: RunDirectory) -> None:
-    """Go through the steps of a publication; those already done change nothing.
+    """Run the steps of a publication; steps already done have no effect.
 
     Afterwards the run directory is empty, and still claimed.
     """
     text = run.read(COMMIT)
     manifest = _committed(run)
     pattern, storage = manifest.pattern, run.storage
-    # A process that was killed may have left its name in memory only.
+    # A killed process may not have synced the name of commit.json.
     storage.sync_directory(run.path)
     final = os.path.join(run.directory, pattern.manifest_file)
-    if _is_done(run, manifest):
+    if _is_published(run, manifest):
         _clean_up(run, pattern)
         return
     with_dali = storage.size(run.file(_DALI_MARK)) is not None
@@ -402,7 +401,7 @@ def roll_forward(run: RunDirectory) -> None:
 
     each(storage, publish_shard, range(manifest.num_shards))
     for file_name, mark, final_name in (
-        (_LEDGER, _LEDGER_MARK, error_log_file(run.name)),
+        (_ERROR_LOG, _ERROR_LOG_MARK, error_log_file(run.name)),
         (_LOST, _LOST_MARK, lost_items_file(run.name)),
     ):
         target = os.path.join(run.directory, final_name)
@@ -421,11 +420,11 @@ def roll_forward(run: RunDirectory) -> None:
 
 
 def _publish(run: RunDirectory, source: str, target: str, file_bytes: int, crc: int) -> None:
-    """Give a file its final name; one that has it already must be there, and not an older one."""
+    """Give a file its final name; if it has it already, check that it is the committed file."""
     storage = run.storage
     if source == target or storage.size(source) is None:
         if storage.size(target) != file_bytes or storage.crc32c(target) not in (None, crc):
-            raise _gone(run, source, "is gone")
+            raise _missing_file(run, source, "is gone")
         if source == target:
             return
     storage.publish(source, target)
@@ -452,31 +451,30 @@ def _clean_up(run: RunDirectory, current: ShardPattern) -> None:
 
 def _delete_shard(run: RunDirectory, file_name: str) -> None:
     path = os.path.join(run.directory, file_name)
-    # The shard goes last: it is what tells that there is something to delete.
+    # The shard last, as it shows that there are files to delete.
     run.storage.delete(path + DALI_INDEX_SUFFIX)
     run.storage.delete(path)
 
 
 def _replaced(run: RunDirectory) -> ShardPattern | None:
-    """Return the files of the dataset that this run replaces, as run.json has them."""
+    """Return the files of the dataset that this run replaces, from run.json; None for none."""
     try:
         replaced = run.facts().get("replaces")
         return None if replaced is None else pattern_from_template(*replaced)
-    except StorageError:  # it replaces none
+    except StorageError:  # no run.json
         return None
 
 
-# A dataset that is made in its run directory: claimed first, prepared, published at the end.
+# -- the life of a run -----------------------------------------------------------------------------
 
 
 @contextmanager
-def claimed(
+def claim_output(
     output: Output, run_options: RunOptions, storage: Storage | None = None
 ) -> Iterator[RunDirectory]:
-    """Hold the run directory of an output while a dataset is made in it.
+    """Yield the run directory of an output, locked.
 
-    After an error what a worker has marked stays, and can be gone on with. A run that came to no
-    mark has nothing worth keeping, and leaves nothing.
+    After an error the run directory stays if the run can be resumed, and is deleted otherwise.
     """
     resume = run_options.resume or run_options.retry_errors
     with RunDirectory.claim(output.directory, output.name, storage or LocalStorage()) as run:
@@ -486,44 +484,44 @@ def claimed(
             if output.tfds is not None:
                 check_folder(run.storage, run.directory, output.tfds)
             yield run
-        except BaseException as error:  # Ctrl-C and SIGTERM are tidied up too
-            with suppress(StorageError):  # it would hide what has happened
+        except BaseException as error:  # also Ctrl-C and SIGTERM
+            with suppress(StorageError):  # it would hide the first error
                 if not is_committed(run):
-                    is_kept = run.is_resumable
+                    is_resumable = run.is_resumable
                     if isinstance(error, KeyboardInterrupt):
-                        _note_what_is_kept(error, run, is_kept=is_kept)
-                    if not is_kept:
+                        _add_interrupt_note(error, run, is_resumable=is_resumable)
+                    if not is_resumable:
                         run.discard()
             raise
 
 
-def _note_what_is_kept(error: KeyboardInterrupt, run: RunDirectory, *, is_kept: bool) -> None:
-    """Have the traceback of Ctrl-C in Python end with what there is; the commands say it too."""
+def _add_interrupt_note(error: KeyboardInterrupt, run: RunDirectory, *, is_resumable: bool) -> None:
+    """Add a note to the traceback of Ctrl-C in Python; the commands print it themselves."""
     if not hasattr(error, "add_note"):  # before Python 3.11
         return
     note = f"nothing of {run.name!r} was published"
-    if is_kept:
-        note += f"; what is done is kept in {run.path}: --resume goes on with it"
+    if is_resumable:
+        note += f"; the unfinished run is in {run.path}: --resume continues it"
     error.add_note(python_words(note))
 
 
 def publish_result(
-    run: RunDirectory, outcome: WriteResult, output: Output, **facts: Any
+    run: RunDirectory, result: WriteResult, output: Output, **facts: Any
 ) -> Manifest:
-    """Publish a dataset, and return its manifest; see :func:`prepared`."""
-    manifest = prepared(run, outcome, output, **facts)
-    publish(run, manifest, ledger_of(outcome))
+    """Publish a dataset and return its manifest; see :func:`prepare_manifest`."""
+    manifest = prepare_manifest(run, result, output, **facts)
+    publish(run, manifest, error_log_lines(result))
     return manifest
 
 
-def ledger_of(outcome: WriteResult) -> bytes:
-    """Return the lines of ``<name>.errors.jsonl``."""
-    return "".join(map(canonical.dumps, outcome.errors)).encode("ascii")
+def error_log_lines(result: WriteResult) -> bytes:
+    """Return the content of ``<name>.errors.jsonl``."""
+    return "".join(map(canonical.dumps, result.errors)).encode("ascii")
 
 
-def prepared(
+def prepare_manifest(
     run: RunDirectory,
-    outcome: WriteResult,
+    result: WriteResult,
     output: Output,
     *,
     job: str,
@@ -534,39 +532,39 @@ def prepared(
     hint: str | None = None,
     retries: Sequence[Retry] = (),
 ) -> Manifest:
-    """Hold the counts against the law, write the index, and return the manifest.
+    """Check the record counts, write the index, and return the manifest.
 
     Raises:
-        AssignmentError: The shards are not what the law gives; nothing is published.
+        AssignmentError: A shard does not have as many records as the assignment says.
     """
-    counts = [shard.num_records for shard in outcome.shards]
-    breach = assignment_error(counts, outcome.num_items, outcome.gaps)
-    if breach is not None:
-        shard, expected, count = breach
+    counts = [shard.num_records for shard in result.shards]
+    difference = assignment_error(counts, result.num_items, result.gaps)
+    if difference is not None:
+        shard, expected, count = difference
         raise AssignmentError(
-            f"shard {shard} got {count:,} records, and the law gives it {expected:,} of "
-            f"{outcome.num_items:,}",
+            f"shard {shard} has {count:,} records; the assignment of {result.num_items:,} items "
+            f"gives it {expected:,}",
             hint=hint,
         )
     pattern = output.pattern(len(counts))
     index = write_index(
-        run, pattern, outcome.shards, outcome.gaps, compression=packing.compression, dali=dali
+        run, pattern, result.shards, result.gaps, compression=packing.compression, dali=dali
     )
     return Manifest(
         pattern,
-        outcome.num_items,
-        outcome.shards,
-        outcome.gaps,
+        result.num_items,
+        result.shards,
+        result.gaps,
         packing.to_json(),
         index,
         job,
         source,
         order,
-        outcome.schema,
-        outcome.labels,
+        result.schema,
+        result.labels,
         {
             **({"retries": list(retries)} if retries else {}),
             **({} if output.tfds is None else {"tfds": output.tfds.to_json()}),
-            **to_manifest(outcome.warnings),
+            **to_manifest(result.warnings),
         },
     )

@@ -53,7 +53,7 @@ class MergedDatasets:
     """
 
     kind = KIND
-    stable = True
+    resumable = True
     plan: Mapping[str, FeatureType] = {}  # records are copied: nothing is planned
     vocabularies: Mapping[str, list[str]] = {}
 
@@ -69,7 +69,7 @@ class MergedDatasets:
         counts = [part.num_items for part in parts]
         known = [count for count in counts if count is not None]
         self.num_items: int | None = sum(known) if len(known) == len(counts) else None
-        self.random_access = self.travels = all(part.random_access for part in parts)
+        self.random_access = self.sendable = all(part.random_access for part in parts)
         self.num_frames = (self.num_items or 0) if self.random_access else 0
         self._firsts = [0, *accumulate(count or 0 for count in counts)][:-1]
         # One reader for the files of all datasets limits the number of open files.

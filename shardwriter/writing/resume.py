@@ -1,4 +1,26 @@
-"""Resume: going on with a run that was stopped, or trying items again that failed."""
+"""Resume an unfinished run, or retry the failed items of a finished dataset.
+
+The bytes must be those of a run that was never stopped, so anything that decides bytes must be what
+it was. Why resume refuses, in the order of the checks:
+
+===================================  ===========================================================
+:func:`check_resumable`              the source can be read only once, or changes its order
+:func:`resume_unfinished`            the run is a Beam job's
+:func:`check_same_job`               run.json differs from the job: options, source, plan, code
+:func:`_check_job`                   the same for a finished dataset, from its manifest
+:func:`recover`                      ``base`` or ``files.json`` is invalid, or types conflict
+:func:`_reused_records`              the dataset whose failed items are retried is gone
+:func:`_check_file_sizes`            files of a finished dataset are missing or of another size
+:func:`check_records`                a record made again differs: a library or other data changed
+===================================  ===========================================================
+
+Recovery reads, of each worker, the newest snapshot whose journal is complete. Each shard is
+compared with it: the bytes after the last checkpoint are read and their CRC is compared. If the
+file does not match (its end was never written, or has zeros), an older snapshot is tried, and at
+last the shard is started over. Records that were counted in the statistics stay counted
+(:class:`~shardwriter.writing.resume_state.CountedItems`). The result is synced as the base of the
+next attempt before that one adds anything, so no attempt builds on what a power cut can take away.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +78,7 @@ from shardwriter.schema import (
     from_manifest,
     record_stats_from_json,
 )
-from shardwriter.sources import RecordSource, read_piece
+from shardwriter.sources import RecordSource, read_record_span
 from shardwriter.storage import inputs_for, storage_errors
 from shardwriter.writing.engine import ErrorBudget
 from shardwriter.writing.job import Job
@@ -66,20 +88,492 @@ from shardwriter.writing.publication import begin_run, check_output, finished_ma
 from shardwriter.writing.resume_state import CountedItems, FinishedRecords, ResumeState
 from shardwriter.writing.run_directory import RunDirectory
 
-# Recovery: what of a run that was stopped can be gone on with.
-#
-# Of each worker the newest snapshot counts whose journal is there. It says what was learnt, and
-# what each shard should hold. A shard is held against that: bytes behind the last checkpoint are
-# read and their CRC compared. Where the file is not what a snapshot says (its end was never
-# written, or zeros stand there) an older one is asked, and at last the shard is begun again. What
-# was counted stays counted either way: :class:`shardwriter.writing.resume_state.CountedItems` tells
-# which items that are.
-#
-# What is kept is brought to the disk and noted as the base of the next attempt, before that one
-# adds anything. So attempts do not build on what a power cut can still take away.
-
 _READ_BYTES: Final = 1 << 22
-_ALL: Final = 2**62  # in front of it are all items
+_ALL_ITEMS: Final = 2**62  # greater than any item
+_CHECKED_SHARDS: Final = 64  # of which the last record is made again
+_OTHER_CHANGE: Final = "an option or the code of the map"
+_OPTION_NAMES: Final = {
+    "compression": "the compression",
+    "files": "the number of shards, or the file names",
+    "filter": "--filter",
+    "indices": "--indices",
+    "label": "--label",
+    "limit": "--limit",
+    "map": "--map",
+    "names": "--names",
+    "num_shards": "the number of shards",
+    "order": "--order, --key, --split, --shuffle or --seed",
+    "schema": "--schema",
+}
+_HASH: Final = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
+_OLD_FLOAT: Final = ("float", "float64")  # what earlier versions wrote for float32 lists
+_OVERWRITE: Final = "use --overwrite to discard the run and start over"
+_RESTORE: Final = f"restore it as it was, or {_OVERWRITE}"
+
+
+def find_resume_state(
+    job: Job, run: RunDirectory, run_options: RunOptions, notify: Callable[[str], None]
+) -> ResumeState | Manifest | None:
+    """Return where to resume a job.
+
+    Returns:
+        The resume state of an unfinished run, or of a finished dataset with failed items to retry;
+        the manifest if nothing is left to do; None if there is nothing to resume.
+
+    Raises:
+        OutputExists: The finished dataset is of another job.
+        RunChanged: The unfinished run is of another job.
+    """
+    if run.is_resumable:
+        return resume_unfinished(job, run, run_facts(job), run_options, notify)
+    manifest = finished_manifest(run)
+    if manifest is None:
+        check_output(run, overwrite=False, pattern=job.pattern)
+        return None
+    if manifest.job != job.digest() and _may_overwrite(run, job):
+        return None
+    return resume_finished(job, run, manifest, run_options, notify)
+
+
+def _may_overwrite(run: RunDirectory, job: Job) -> bool:
+    """Return whether a run of this job was to replace the dataset, and was stopped early."""
+    try:
+        facts = run.facts()
+    except StorageError:
+        return False
+    if "standing_job" in facts:
+        return False  # it retries failed items of the dataset
+    return facts.get("replaces") is not None and facts.get("job") == job.digest()
+
+
+def resume_unfinished(
+    job: Job,
+    run: RunDirectory,
+    facts: Mapping[str, Any],
+    run_options: RunOptions,
+    notify: Callable[[str], None],
+) -> ResumeState:
+    """Return the resume state of an unfinished run.
+
+    Args:
+        job: The job.
+        run: Its run directory.
+        facts: The run.json of the job now.
+        run_options: ``retry_errors`` and ``backend`` decide what is resumed.
+        notify: Called with lines about what is resumed.
+
+    Raises:
+        RunChanged: The job has changed, or makes other records.
+        SchemaConflict: The types of a feature in two workers' records cannot be merged.
+    """
+    check_resumable(job)
+    if run.is_beam_run:
+        raise RunChanged(
+            f"the unfinished run of {run.name!r} is a Beam job's",
+            path=run.path,
+            hint=f"resume it with Beam, or {_OVERWRITE}",
+        )
+    before = run.facts()
+    check_same_job(before, facts)
+    label = job.record_encoder().labels.feature
+    try:
+        resume_state = recover(
+            run,
+            job.pattern,
+            job.packing.compression,
+            label=label,
+            num_items=job.num_items if job.selection.random_access else None,
+            retry_errors=run_options.retry_errors,
+            can_resume_shards=run_options.backend == "native",
+        )
+    except SchemaConflict as error:
+        # A fixed map does not fix the records already written.
+        error.hint = f"records with both types are written already: {_OVERWRITE}"
+        raise
+    resume_state = replace(
+        resume_state,
+        finished_records=_reused_records(run, before),
+        retries=before.get("retries", []),
+    )
+    checks = {}
+    if not resume_state.retries:  # else other code has made some records
+        num_records = {shard: sealed.num_records for shard, sealed in resume_state.sealed.items()}
+        num_records |= {
+            shard: written.num_records for shard, written in resume_state.open_shards.items()
+        }
+        checks = last_record_checksums(job, run, num_records, resume_state.gaps)
+    if job.selection.random_access:
+        check_records(job, checks)
+    else:
+        resume_state = replace(resume_state, checks=checks)
+    for note in _resume_notes(job, resume_state):
+        notify(note)
+    return resume_state
+
+
+def _resume_notes(job: Job, resume_state: ResumeState) -> list[str]:
+    total = "" if not job.num_items else f" of {job.num_items:,}"
+    lines = [
+        f"resuming: {resume_state.num_done:,}{total} items already done "
+        f"({resume_state.num_records:,} records, {resume_state.payload_bytes:,} bytes), "
+        f"{len(resume_state.sealed):,} of {job.num_shards:,} shards complete"
+    ]
+    if not job.selection.random_access and resume_state.num_done and not resume_state.is_complete:
+        lines.append(
+            "the source can only be read from its start: items already done are read again and "
+            "skipped"
+        )
+    return lines
+
+
+def _reused_records(run: RunDirectory, facts: RunFacts) -> FinishedRecords | None:
+    """Return the dataset whose failed items a run retries; None for other runs.
+
+    Raises:
+        RunChanged: That dataset does not exist any more.
+    """
+    if "standing_job" not in facts:
+        return None
+    manifest = finished_manifest(run)
+    if manifest is None or manifest.job != facts["standing_job"]:
+        raise RunChanged(
+            f"the dataset {run.name!r}, whose failed items were retried, does not exist any more",
+            path=run.path,
+            hint=_OVERWRITE,
+        )
+    return FinishedRecords(run.directory, manifest, read_error_log(run))
+
+
+def resume_finished(
+    job: Job,
+    run: RunDirectory,
+    manifest: Manifest,
+    run_options: RunOptions,
+    notify: Callable[[str], None],
+) -> ResumeState | Manifest:
+    """Return what to retry of a finished dataset.
+
+    Returns:
+        The manifest if nothing is to be retried, else the resume state.
+
+    Raises:
+        OutputExists: The dataset is of another job.
+        RunChanged: The job makes other records now.
+        TooManyErrors: More of its items failed than ``max_errors``.
+    """
+    check_resumable(job)
+    errors = read_error_log(run)
+    is_changed = _check_job(job, run, manifest, run_options, has_errors=bool(errors))
+    _check_file_sizes(run, manifest)
+    retry = run_options.retry_errors
+    if unknown := [index for index in errors if index not in manifest.gaps]:
+        raise ManifestError(
+            f"the error log has item {unknown[0]:,}, which is no gap in the manifest",
+            path=_error_log_path(run),
+            hint="restore the error log of the dataset, or delete it",
+        )
+    retries = read_retries(manifest)
+    checks = {}
+    if not (is_changed or retries):  # else other code has made some records
+        num_records = {shard: sealed.num_records for shard, sealed in enumerate(manifest.shards)}
+        checks = last_record_checksums(job, run, num_records, manifest.gaps, in_place_only=True)
+        if job.selection.random_access:
+            check_records(job, checks)
+    if not retry or not errors:
+        if is_changed:
+            notify("no item of the dataset has failed, so the changed map is not used")
+        ErrorBudget(run_options, ResumeState(job.num_shards, errors=errors)).check()
+        if retry and manifest.gaps and not os.path.exists(_error_log_path(run)):
+            notify(f"nothing to retry: there is no {error_log_file(run.name)}")
+        if run_options.dali_index and not has_dali(run, manifest):
+            notify("the dataset is complete: `shardwriter index --idx` makes its .idx files")
+        return manifest
+    if is_changed:
+        retries.append({"items": to_runs(sorted(errors)), "job": manifest.job})
+    # Before anything changes, as it raises if the files do not fit the manifest.
+    finished_records = FinishedRecords(run.directory, manifest, errors)
+    retry_facts = {"retries": retries} if retries else {}
+    begin_run(run, {**run_facts(job), "standing_job": manifest.job, **retry_facts})
+    shards = {index % job.num_shards for index in errors}
+    notify(
+        f"retrying {len(errors):,} failed items; {len(shards):,} of {job.num_shards:,} shards are "
+        "written again"
+    )
+    resume_state = replace(
+        _retry_failed(job, run, manifest, errors),
+        finished_records=finished_records,
+        retries=retries,
+    )
+    return resume_state if job.selection.random_access else replace(resume_state, checks=checks)
+
+
+# -- is it the same job? ---------------------------------------------------------------------------
+
+
+def check_resumable(job: Job) -> None:
+    """Raise OptionError if the source does not give the same items in the same order again."""
+    if not job.source.resumable:
+        what = "the source has another order each time"
+        if not job.source.notes:
+            what = "an iterator can be read only once"
+        raise OptionError(
+            f"{what}, so a run with it can not be resumed",
+            hint="pass a function that returns the iterator, or a sequence",
+        )
+
+
+def check_same_job(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise RunChanged, with the first field that differs, if a run is of another job.
+
+    Args:
+        before: The content of run.json.
+        now: What it would be now.
+    """
+    # Through JSON, as ``before`` was read from a file.
+    now = canonical.loads(canonical.dumps(dict(now)))
+    before = _upgrade_types(before)
+    for part in ("options", "source", "plan", "job"):
+        for field, old, new in _differences(before.get(part), now.get(part), (part,)):
+            hint = _RESTORE
+            if field[:2] == ("options", "map") and old and new:
+                hint = (
+                    "restore the map and finish the run; then --retry-errors --accept-changed-map "
+                    f"retries the failed items with the changed map. Or {_OVERWRITE}"
+                )
+            raise RunChanged(
+                f"can not resume: {_describe_field(field)}: it was {_format_value(old)}, now "
+                f"{_format_value(new)}",
+                hint=hint,
+            )
+
+
+def _differences(
+    old: Any, new: Any, field: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        # The digest last: the fields that it covers say more.
+        for key in sorted(old.keys() | new.keys(), key=lambda key: (key == "digest", key)):
+            yield from _differences(old.get(key), new.get(key), (*field, key))
+    elif old != new:
+        yield field, old, new
+
+
+def _upgrade_types(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts of a run with today's type names: float32 instead of float64."""
+    plan = facts.get("plan")
+    if not isinstance(plan, dict) or not isinstance(plan.get("schema"), dict):
+        return facts
+    features = plan["schema"].get("features")
+    if not isinstance(features, dict):
+        return facts
+    types = {
+        name: {**entry, "dtype": "float32"}
+        if isinstance(entry, dict) and (entry.get("kind"), entry.get("dtype")) == _OLD_FLOAT
+        else entry
+        for name, entry in features.items()
+    }
+    return {**facts, "plan": {**plan, "schema": {**plan["schema"], "features": types}}}
+
+
+def _describe_field(field: tuple[str, ...]) -> str:
+    """Return the name of a field for a message: as an option, and as in run.json."""
+    part, *rest = field
+    path = clean(".".join(field))
+    if part == "source":
+        return f"the source has changed since the run began ({path})"
+    if part == "options" and rest and rest[0] in _OPTION_NAMES:
+        code = "the code of " if rest[-1] == "sha256" else ""
+        return f"{code}{_OPTION_NAMES[rest[0]]} has changed since the run began ({path})"
+    return f"the unfinished run is of another job ({path})"
+
+
+def _format_value(value: Any) -> str:
+    text = _HASH.sub(r"\1...", canonical.dumps(value).strip())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def find_job_change(job: Job, manifest: Manifest) -> str | None:
+    """Return what differs from the job of a manifest, as a noun phrase; None for the same job."""
+    if manifest.job == job.digest():
+        return None
+    now = {
+        "the number of shards, or the file names": job.pattern.template,
+        "the compression": job.packing.to_json(),
+        "--order, --key, --split, --shuffle or --seed": job.order_json(),
+        "the source": job.source_json(),
+    }
+    before = [manifest.pattern.template, manifest.compression, manifest.order, manifest.source]
+    differs = [what for (what, new), old in zip(now.items(), before, strict=True) if new != old]
+    return differs[0] if differs else _OTHER_CHANGE
+
+
+def _check_job(
+    job: Job,
+    run: RunDirectory,
+    manifest: Manifest,
+    run_options: RunOptions,
+    *,
+    has_errors: bool,
+) -> bool:
+    """Raise if the dataset is of another job; return whether a changed map is accepted."""
+    what = find_job_change(job, manifest)
+    if what is None:
+        return False
+    accept = "--retry-errors --accept-changed-map"
+    can_accept = what == _OTHER_CHANGE and job.options.map is not None
+    if can_accept and run_options.accept_changed_map:
+        if job.num_items in (None, manifest.num_items):
+            return True
+        raise OutputExists(
+            f"a dataset {run.name!r} exists already, of {manifest.num_items:,} items, and there "
+            f"are {job.num_items:,} now: not only the map has changed",
+            path=os.path.join(run.directory, manifest.pattern.manifest_file),
+            hint="use the options that it was written with, or replace it with --overwrite",
+        )
+    raise OutputExists(
+        f"a dataset {run.name!r} exists already, and it is of another job: {what} has changed",
+        path=os.path.join(run.directory, manifest.pattern.manifest_file),
+        hint="--overwrite replaces it once the new one is complete"
+        + ("; a repaired source counts as another one" if what == "the source" else "")
+        + (
+            f"; if only the code of --map has changed, {accept} keeps its records and retries the "
+            "failed items"
+            if can_accept and has_errors
+            else ""
+        ),
+    )
+
+
+def run_facts(job: Job) -> dict[str, Any]:
+    """Return the content of run.json for a job."""
+    return {
+        "job": job.digest(),
+        "options": job.bytes_options(),
+        "plan": {
+            "label": job.record_encoder().labels.feature,
+            "num_items": job.num_items,
+            "num_shards": job.num_shards,
+            "schema": job.record_encoder().schema.to_json(),
+        },
+        "source": {**job.source_json(), "fingerprint": job.source.fingerprint()},
+        **machine_facts(),
+    }
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return what identifies this machine, boot and attempt."""
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot_id = ""
+    return {
+        "boot_id": boot_id,
+        "host": socket.gethostname(),
+        "nonce": uuid4().hex,
+        "pid": os.getpid(),
+    }
+
+
+# -- are the records the same? ---------------------------------------------------------------------
+
+
+def last_record_checksums(
+    job: Job,
+    run: RunDirectory,
+    num_records: Mapping[int, int],
+    gaps: Sequence[int] | NDArray[np.int64],
+    *,
+    in_place_only: bool = False,
+) -> dict[int, tuple[int, int]]:
+    """Return size and CRC-32C of the last record of up to 64 shards, by item.
+
+    Args:
+        job: The job.
+        run: The run directory; shards that are not there have their final names.
+        num_records: Number of records of each shard.
+        gaps: Sorted indices of the items without a record.
+        in_place_only: Whether all shards have their final names.
+    """
+    compression = job.packing.compression
+    gap_positions = Gaps(gaps, job.num_shards)
+    shards = sorted(shard for shard, count in num_records.items() if count)
+    step = max(1, len(shards) // _CHECKED_SHARDS)
+    found = {}
+    for shard in shards[::step][:_CHECKED_SHARDS]:
+        path = run.shard_path(shard)
+        if not in_place_only and os.path.exists(path):
+            begin, end = last_block_range(run.index_columns(shard, compression)[0], compression)
+        else:
+            path, begin, end = _last_block_in_place(run, job.pattern, shard)
+        record = read_last_record(path, begin, end, compression)
+        index = gap_positions.item_index(shard, num_records[shard] - 1)
+        found[index] = len(record), crc32c(record)
+    return found
+
+
+def last_block_range(ends: NDArray[np.uint64], compression: Compression) -> tuple[int, int]:
+    """Return the begin and end offset of the last frame, member or block of a shard.
+
+    Args:
+        ends: uint64[n], n > 0: the end offset of each.
+        compression: Compression of the shard.
+    """
+    first = len(ZLIB_HEAD) if compression == "zlib" else 0
+    return int(ends[-2]) if len(ends) > 1 else first, int(ends[-1])
+
+
+def read_last_record(path: str, begin: int, end: int, compression: Compression) -> bytes:
+    """Return the last record of a shard.
+
+    Args:
+        path: The shard.
+        begin: Begin offset of its last frame, member or block; see :func:`last_block_range`.
+        end: End offset.
+        compression: Compression of the shard.
+
+    Raises:
+        CorruptFile: There is no record, or it is damaged.
+        StorageError: The file cannot be read.
+    """
+    with storage_errors(path):
+        file_bytes = inputs_for(path).stat(path).st_size
+    records = []
+    if 0 <= begin < end <= file_bytes:
+        records = read_record_span(path, begin, end, compression)
+    if not records:
+        raise CorruptFile(
+            f"no record in bytes {begin:,} to {end:,}, where the index has the last one",
+            kind="index",
+            path=path,
+            offset=begin,
+            hint="write the dataset again (--overwrite)",
+        )
+    return records[-1]
+
+
+def _last_block_in_place(
+    run: RunDirectory, pattern: ShardPattern, shard: int
+) -> tuple[str, int, int]:
+    index = Index(os.path.join(run.directory, pattern.index_file))
+    place = index.locate(shard, index.num_records(shard) - 1)
+    return os.path.join(run.directory, pattern.shard_file(shard)), place.begin, place.end
+
+
+def check_records(job: Job, records: Mapping[int, tuple[int, int]]) -> None:
+    """Make records again, from a source with random access, and raise if one differs.
+
+    run.json and the manifest cannot cover all that decides bytes: libraries, functions that the
+    map calls, the content of a list.
+
+    Raises:
+        RunChanged: A record differs.
+    """
+    indices = np.array(sorted(records), np.int64)
+    for index, item in job.selection.items_at(indices):
+        job.check_record(index, item, records[index])
+
+
+# -- what can be recovered of an unfinished run? ---------------------------------------------------
 
 
 def recover(
@@ -90,151 +584,109 @@ def recover(
     label: str,
     num_items: int | None = None,
     retry_errors: bool = False,
-    can_continue: bool = True,
+    can_resume_shards: bool = True,
 ) -> ResumeState:
-    """Find out what can be kept, cut off the rest, and note it as the base of a new attempt.
+    """Return the resume state of an unfinished run, and write it as the base of a new attempt.
+
+    Bytes of shards that cannot be recovered are cut off.
 
     Args:
         run: The claimed run directory.
-        pattern: The files' final names, and with them N.
-        compression: Of the shards.
+        pattern: The final file names, and the number of shards, N.
+        compression: Compression of the shards.
         label: The feature whose values are counted.
-        num_items: T; None where only the end of the source tells.
-        retry_errors: Whether items that gave an error are to be tried again.
-        can_continue: Whether the new attempt can go on inside of a shard. What it begins again
-            must not count as being on the disk.
+        num_items: Number of items, T; None if unknown before the end of the source.
+        retry_errors: Whether failed items are to be retried.
+        can_resume_shards: Whether the new attempt can append to open shards; if not, they are
+            started over.
 
     Raises:
-        SchemaConflict: Two workers have seen a feature with types that do not go together.
-        StorageError: The directory can not be read, or what is kept can not be synced.
+        SchemaConflict: The types of a feature in two workers cannot be merged.
+        StorageError: The directory cannot be read, or the recovered files cannot be synced.
     """
-    base = _read(run, pattern, compression, label, _ALL if num_items is None else num_items)
+    base = _read_attempt(
+        run, pattern, compression, label, _ALL_ITEMS if num_items is None else num_items
+    )
     if retry_errors:
         base = without_errors(base, pattern.num_shards)
-    if not can_continue:
+    if not can_resume_shards:
         base = replace(base, open_shards={})
     base = replace(base, attempt=base.attempt + 1)
     run.write_base(base)
     return state_from_base(base, pattern.num_shards)
 
 
-def state_from_base(base: Base, num_shards: int) -> ResumeState:
-    """Return where an attempt starts from that begins with a base."""
-    return ResumeState(
-        num_shards,
-        base.attempt,
-        base.open_shards,
-        base.sealed,
-        np.array(base.gap_items, np.int64),
-        base.errors,
-        CountedItems(num_shards, base.counted_to, base.uncounted),
-        base.stats,
-        base.num_items,
-        base.dali_index,
-    )
-
-
-def without_errors(base: Base, num_shards: int) -> Base:
-    """Have the items tried again that gave an error: their shards are begun again.
-
-    Their other records are not counted again.
-    """
-    again = frozenset(base.errors)
-    shards = {item % num_shards for item in again}
-    counted_to = dict(base.counted_to)
-    for shard in shards & set(base.sealed):
-        counted_to[shard] = _ALL
-    return replace(
-        base,
-        open_shards={s: w for s, w in base.open_shards.items() if s not in shards},
-        sealed={s: w for s, w in base.sealed.items() if s not in shards},
-        counted_to=counted_to,
-        uncounted=base.uncounted | again,
-        gaps=to_runs(gap for gap in base.gap_items if gap not in again),
-        errors={},
-    )
-
-
-class _Told(NamedTuple):
-    """What a snapshot says of a shard, and whether that was brought to the disk."""
+class _ShardEntry(NamedTuple):
+    """The state of a shard as in a snapshot, and whether it was synced."""
 
     entry: Written | SealedShard
     is_synced: bool
 
 
-def _tell(
-    told: dict[int, list[_Told]],
-    shards: Mapping[int, Written] | Mapping[int, SealedShard],
-    *,
-    is_synced: bool,
-) -> None:
-    for shard, entry in shards.items():
-        told.setdefault(shard, []).append(_Told(entry, is_synced))
-
-
-def _read(
+def _read_attempt(
     run: RunDirectory, pattern: ShardPattern, compression: Compression, label: str, max_items: int
 ) -> Base:
+    """Return all that the last attempt and earlier ones have written, as a base."""
     num_shards = pattern.num_shards
     base = run.read_base()
     if not base.fits_job(num_shards, max_items):
         raise run.broken("base")
     if run.adopted:
-        raise run.broken("files.json", "it is there before all shards are finished")
+        raise run.broken("files.json", "it exists before all shards are finished")
     gaps, errors = set(base.gap_items), dict(base.errors)
-    growing: dict[int, Written] = {}
+    open_shards: dict[int, Written] = {}
     sealed: dict[int, SealedShard] = {}
     counted_to = dict(base.counted_to)
     uncounted = set(base.uncounted)
-    learnt = RecordStats.of(label, num_shards)
+    stats = RecordStats.of(label, num_shards)
     if base.stats is not None:
-        learnt.merge(RecordStats.from_state(base.stats, num_shards))
+        stats.merge(RecordStats.from_state(base.stats, num_shards))
     num_items = base.num_items
-    told: dict[int, list[_Told]] = {}  # by shard, the newest first
+    entries: dict[int, list[_ShardEntry]] = {}  # by shard, the newest first
     for worker in run.workers(base.attempt):
         facts = read_facts(run.read(f"journal-{base.attempt}-{worker}"), max_items)
         for fact in facts.facts:
-            _take_fact(fact, gaps, errors, learnt)
-        found = [
+            _apply_fact(fact, gaps, errors, stats)
+        snapshots = [
             snapshot
             for snapshot in run.read_snapshots(base.attempt, worker)
             if snapshot.journal_bytes <= facts.num_bytes
             and snapshot.fits_job(num_shards, max_items)
         ]
-        if not found:
+        if not snapshots:
             continue
-        newest = found[0]
-        learnt.merge(RecordStats.from_state(newest.stats, num_shards))
+        newest = snapshots[0]
+        stats.merge(RecordStats.from_state(newest.stats, num_shards))
         num_items = newest.num_items if num_items is None else num_items
         for shard in newest.open_shards:
             counted_to[shard] = max(counted_to.get(shard, 0), newest.counted_to)
         for shard in newest.sealed:
-            counted_to[shard] = _ALL
-        uncounted -= {i for i in uncounted if _was_counted(i, newest, num_shards)}
-        for snapshot in found:
-            _tell(told, snapshot.open_shards, is_synced=snapshot.is_synced)
-            _tell(told, snapshot.sealed, is_synced=True)
-    _tell(told, base.open_shards, is_synced=True)
-    _tell(told, base.sealed, is_synced=True)
-    counted_to |= dict.fromkeys(base.sealed, _ALL)
-    for shard, entries in told.items():
-        most = num_shard_items(max_items, num_shards, shard)
-        stands = _standing_shards(
+            counted_to[shard] = _ALL_ITEMS
+        uncounted -= {i for i in uncounted if _is_counted(i, newest, num_shards)}
+        for snapshot in snapshots:
+            _add_entries(entries, snapshot.open_shards, is_synced=snapshot.is_synced)
+            _add_entries(entries, snapshot.sealed, is_synced=True)
+    _add_entries(entries, base.open_shards, is_synced=True)
+    _add_entries(entries, base.sealed, is_synced=True)
+    counted_to |= dict.fromkeys(base.sealed, _ALL_ITEMS)
+    for shard, candidates in entries.items():
+        max_records = num_shard_items(max_items, num_shards, shard)
+        valid = _find_valid_entry(
             run,
             shard,
-            [each for each in entries if each.entry.num_records <= most],
+            [each for each in candidates if each.entry.num_records <= max_records],
             pattern,
             compression,
             in_place=base.in_place and shard in base.sealed,
         )
-        if isinstance(stands, SealedShard):
-            sealed[shard] = stands
+        if isinstance(valid, SealedShard):
+            sealed[shard] = valid
             counted_to.pop(shard, None)
-        elif stands.num_pieces:
-            growing[shard] = stands
+        elif valid.num_pieces:
+            open_shards[shard] = valid
     return Base(
         base.attempt,
-        growing,
+        open_shards,
         sealed,
         base.in_place,
         base.dali_index,
@@ -242,16 +694,26 @@ def _read(
         frozenset(uncounted),
         to_runs(sorted(gaps)),
         errors,
-        learnt.to_state(),
+        stats.to_state(),
         num_items,
     )
 
 
-def _take_fact(
+def _add_entries(
+    entries: dict[int, list[_ShardEntry]],
+    shards: Mapping[int, Written] | Mapping[int, SealedShard],
+    *,
+    is_synced: bool,
+) -> None:
+    for shard, entry in shards.items():
+        entries.setdefault(shard, []).append(_ShardEntry(entry, is_synced))
+
+
+def _apply_fact(
     fact: Mapping[str, Any],
     gaps: set[int],
     errors: dict[int, Mapping[str, Any]],
-    learnt: RecordStats,
+    stats: RecordStats,
 ) -> None:
     if "skip" in fact:
         gaps.add(fact["skip"])
@@ -259,40 +721,40 @@ def _take_fact(
             errors[fact["skip"]] = fact["error"]
     elif "types" in fact:
         features = {name: FeatureSummary.from_json(e) for name, e in fact["types"].items()}
-        learnt.merge_types(features)
+        stats.merge_types(features)
 
 
-def _was_counted(item_index: int, snapshot: Snapshot, num_shards: int) -> bool:
+def _is_counted(item_index: int, snapshot: Snapshot, num_shards: int) -> bool:
     shard = item_index % num_shards
-    grows = shard in snapshot.open_shards and item_index < snapshot.counted_to
-    return grows or shard in snapshot.sealed
+    in_open_shard = shard in snapshot.open_shards and item_index < snapshot.counted_to
+    return in_open_shard or shard in snapshot.sealed
 
 
-def _standing_shards(
+def _find_valid_entry(
     run: RunDirectory,
     shard: int,
-    told: Iterable[_Told],
+    entries: Iterable[_ShardEntry],
     pattern: ShardPattern,
     compression: Compression,
     *,
     in_place: bool,
 ) -> Written | SealedShard:
-    """Return the first entry that the shard's files bear out."""
-    growing: list[tuple[Written, bool]] = []
-    for entry, is_synced in told:
+    """Return the newest entry that the files of a shard match; NOTHING_WRITTEN for none."""
+    open_entries: list[tuple[Written, bool]] = []
+    for entry, is_synced in entries:
         if isinstance(entry, Written):
-            growing.append((entry, is_synced))
-        elif _is_whole(run, shard, entry, pattern, compression, in_place=in_place):
+            open_entries.append((entry, is_synced))
+        elif _check_sealed_shard(run, shard, entry, pattern, compression, in_place=in_place):
             return entry
-    for place, (entry, is_synced) in enumerate(growing):
-        older = (w for w, synced in growing[place + 1 :] if synced)
+    for at, (entry, is_synced) in enumerate(open_entries):
+        older = (w for w, synced in open_entries[at + 1 :] if synced)
         before = next((w for w in older if w.file_bytes <= entry.file_bytes), NOTHING_WRITTEN)
-        if _bears_out(run, shard, entry, entry if is_synced else before, compression):
+        if _check_open_shard(run, shard, entry, entry if is_synced else before, compression):
             return entry
     return NOTHING_WRITTEN
 
 
-def _is_whole(
+def _check_sealed_shard(
     run: RunDirectory,
     shard: int,
     sealed: SealedShard,
@@ -301,27 +763,72 @@ def _is_whole(
     *,
     in_place: bool,
 ) -> bool:
-    """Tell whether a finished shard is there; all of it was brought to the disk before."""
+    """Return whether a sealed shard has the right sizes; its content was synced before."""
     found = run.storage.size(run.shard_path(shard))
     if found is None and in_place:
         found = run.storage.size(os.path.join(run.directory, pattern.shard_file(shard)))
     if found != sealed.file_bytes:
         return False
-    ends = _rows(run.index_path(shard), compression)
+    ends = _read_index_rows(run.index_path(shard), compression)
     if ends is None:
         return False
     if compression != "none":
         return (int(ends[-1, 1]) if len(ends) else 0) == sealed.num_records
     payload_bytes = sealed.file_bytes - FRAME_BYTES * len(ends)
     last = int(ends[-1, 0]) if len(ends) else 0
-    told = sealed.num_records, sealed.payload_bytes, sealed.file_bytes
-    return told == (len(ends), payload_bytes, last)
+    expected = sealed.num_records, sealed.payload_bytes, sealed.file_bytes
+    return expected == (len(ends), payload_bytes, last)
 
 
-def _rows(
+def _check_open_shard(
+    run: RunDirectory, shard: int, entry: Written, before: Written, compression: Compression
+) -> bool:
+    """Return whether an open shard and its index match an entry; if so, cut off the rest.
+
+    Args:
+        run: The run directory.
+        shard: Number of the shard.
+        entry: What the files should contain.
+        before: What of it was synced, and need not be read.
+        compression: Compression of the shard.
+    """
+    path, index_path = run.shard_path(shard), run.index_path(shard)
+    row_bytes = 8 * columns(compression)
+    index_bytes = row_bytes * entry.num_pieces
+    if not entry.num_pieces:
+        return True
+    if _has_hard_link(path) or _has_hard_link(index_path):
+        return False
+    if (run.storage.size(path) or 0) < entry.file_bytes:
+        return False
+    if (run.storage.size(index_path) or 0) < index_bytes:
+        return False
+    expected_row = [entry.file_bytes]
+    if compression != "none":
+        expected_row.append(entry.num_records)
+    elif (entry.num_records, entry.stream_bytes) != (entry.num_pieces, entry.file_bytes):
+        return False
+    ends = _read_index_rows(index_path, compression, entry.num_pieces)
+    if ends is None or ends[-1].tolist() != expected_row:
+        return False
+    if entry != before:
+        gap_positions = before.crc32c if compression == "none" else before.file_crc32c or 0
+        wanted = entry.crc32c if compression == "none" else entry.file_crc32c
+        try:
+            if _extended_crc(path, gap_positions, before.file_bytes, entry.file_bytes) != wanted:
+                return False
+        except StorageError:
+            return False  # unreadable bytes are written again
+    for each, num_bytes in ((path, entry.file_bytes), (index_path, index_bytes)):
+        run.storage.append(each, num_bytes).close()
+        run.storage.sync(each)
+    return True
+
+
+def _read_index_rows(
     index_path: str, compression: Compression, num_rows: int | None = None
 ) -> NDArray[np.uint64] | None:
-    """Return the first rows of a shard's index, or all of them; None where they can not be true.
+    """Return the first rows of a shard's index, or all of them; None if they are invalid.
 
     Returns:
         uint64[n, 1], or uint64[n, 2] for a compressed shard: see
@@ -338,58 +845,13 @@ def _rows(
     if len(numbers) % width or (num_rows is not None and len(numbers) != count):
         return None
     rows: NDArray[np.uint64] = numbers.reshape(-1, width)
-    signed = rows.astype(np.int64)  # what is no offset is below 0
+    signed = rows.astype(np.int64)  # invalid offsets are negative
     ascends = (signed[:1] >= 0).all() and (np.diff(signed, axis=0) > 0).all()
     return rows if bool(ascends) else None
 
 
-def _bears_out(
-    run: RunDirectory, shard: int, entry: Written, before: Written, compression: Compression
-) -> bool:
-    """Tell whether a growing shard and its index hold what an entry says, and cut off the rest.
-
-    Args:
-        run: Where they are.
-        shard: Its number.
-        entry: What they should hold.
-        before: What of it is known to be on the disk.
-        compression: Of the shard.
-    """
-    path, index_path = run.shard_path(shard), run.index_path(shard)
-    row_bytes = 8 * columns(compression)
-    index_bytes = row_bytes * entry.num_pieces
-    if not entry.num_pieces:
-        return True
-    if _has_another_name(path) or _has_another_name(index_path):
-        return False
-    if (run.storage.size(path) or 0) < entry.file_bytes:
-        return False
-    if (run.storage.size(index_path) or 0) < index_bytes:
-        return False
-    expected_row = [entry.file_bytes]
-    if compression != "none":
-        expected_row.append(entry.num_records)
-    elif (entry.num_records, entry.stream_bytes) != (entry.num_pieces, entry.file_bytes):
-        return False
-    ends = _rows(index_path, compression, entry.num_pieces)
-    if ends is None or ends[-1].tolist() != expected_row:
-        return False
-    if entry != before:
-        known = before.crc32c if compression == "none" else before.file_crc32c or 0
-        wanted = entry.crc32c if compression == "none" else entry.file_crc32c
-        try:
-            if _extended_crc(path, known, before.file_bytes, entry.file_bytes) != wanted:
-                return False
-        except StorageError:
-            return False  # bytes that can not be read can be written again
-    for each, num_bytes in ((path, entry.file_bytes), (index_path, index_bytes)):
-        run.storage.append(each, num_bytes).close()
-        run.storage.sync(each)
-    return True
-
-
-def _has_another_name(path: str) -> bool:
-    """Return whether a file has a hard link: what is appended to it would change another file."""
+def _has_hard_link(path: str) -> bool:
+    """Return whether a file has a second hard link, so that appending changes another file."""
     try:
         return os.stat(path, follow_symlinks=False).st_nlink > 1
     except OSError:
@@ -408,326 +870,15 @@ def _extended_crc(path: str, crc: int, begin: int, end: int) -> int:
     return crc
 
 
-# Making records again that stand already, to find out whether anything has changed.
-#
-# Neither run.json nor a manifest can know all that decides bytes: a library, a function that the
-# map calls, what is in a list that was handed over.
-
-_CHECKED_SHARDS: Final = 64
+# -- retry the failed items ------------------------------------------------------------------------
 
 
-def check_resumable(job: Job) -> None:
-    """Refuse to go on with a source that can be read once.
-
-    Raises:
-        OptionError: It is one.
-    """
-    if not job.source.stable:
-        what = "the source comes in another order each time"
-        if not job.source.notes:
-            what = "an iterator can be read once"
-        raise OptionError(
-            f"{what}, so nobody knows where a run with it has stopped",
-            hint="give a function that makes it, or something that can be indexed",
-        )
-
-
-def some_records(
-    job: Job,
-    run: RunDirectory,
-    num_records: Mapping[int, int],
-    gaps: Sequence[int] | NDArray[np.int64],
-    *,
-    is_finished: bool = False,
-) -> dict[int, tuple[int, int]]:
-    """Return size and CRC-32C of the last record of some shards, by item.
-
-    Args:
-        job: The job.
-        run: Where the shards are; those that are not stand under their final names.
-        num_records: Of each shard.
-        gaps: Sorted items that give no record.
-        is_finished: Whether all of them do: what is in the run directory is of no account.
-    """
-    compression = job.packing.compression
-    known = Gaps(gaps, job.num_shards)
-    shards = sorted(shard for shard, count in num_records.items() if count)
-    step = max(1, len(shards) // _CHECKED_SHARDS)
-    found = {}
-    for shard in shards[::step][:_CHECKED_SHARDS]:
-        path = run.shard_path(shard)
-        if not is_finished and os.path.exists(path):
-            begin, end = last_block_range(run.index_columns(shard, compression)[0], compression)
-        else:
-            path, begin, end = _last_in_place(run, job.pattern, shard)
-        record = read_last_record(path, begin, end, compression)
-        index = known.item_index(shard, num_records[shard] - 1)
-        found[index] = len(record), crc32c(record)
-    return found
-
-
-def last_block_range(ends: NDArray[np.uint64], compression: Compression) -> tuple[int, int]:
-    """Return where the last frame, member or block of a shard begins and ends.
-
-    Args:
-        ends: uint64[n]: where each of them ends; there is one at least.
-        compression: What the shard is compressed with.
-    """
-    first = len(ZLIB_HEAD) if compression == "zlib" else 0
-    return int(ends[-2]) if len(ends) > 1 else first, int(ends[-1])
-
-
-def read_last_record(path: str, begin: int, end: int, compression: Compression) -> bytes:
-    """Return the last record of a piece of a shard.
-
-    Args:
-        path: The shard.
-        begin: Offset of the piece.
-        end: Offset behind it.
-        compression: What the shard is compressed with.
-
-    Raises:
-        CorruptFile: There is none, or it is damaged.
-        StorageError: The file can not be read.
-    """
-    with storage_errors(path):
-        file_bytes = inputs_for(path).stat(path).st_size
-    records = []
-    if 0 <= begin < end <= file_bytes:
-        records = read_piece(path, begin, end, compression)
-    if not records:
-        raise CorruptFile(
-            f"the index says that its last record is in bytes {begin:,} to {end:,}, and there is "
-            "none",
-            kind="index",
-            path=path,
-            offset=begin,
-            hint="write the dataset again (--overwrite)",
-        )
-    return records[-1]
-
-
-def _last_in_place(run: RunDirectory, pattern: ShardPattern, shard: int) -> tuple[str, int, int]:
-    index = Index(os.path.join(run.directory, pattern.index_file))
-    place = index.locate(shard, index.num_records(shard) - 1)
-    return os.path.join(run.directory, pattern.shard_file(shard)), place.begin, place.end
-
-
-def check_records(job: Job, records: Mapping[int, tuple[int, int]]) -> None:
-    """Make records again, of a source of which any item is at hand.
-
-    Raises:
-        RunChanged: One is another now.
-    """
-    indices = np.array(sorted(records), np.int64)
-    for index, item in job.selection.items_at(indices):
-        job.check_record(index, item, records[index])
-
-
-# What run.json keeps of a run.
-
-
-def run_facts(job: Job) -> dict[str, Any]:
-    """Return what run.json keeps of a job, the facts of this machine included."""
-    return {
-        "job": job.digest(),
-        "options": job.bytes_options(),
-        "plan": {
-            "label": job.record_encoder().labels.feature,
-            "num_items": job.num_items,
-            "num_shards": job.num_shards,
-            "schema": job.record_encoder().schema.to_json(),
-        },
-        "source": {**job.source_json(), "fingerprint": job.source.fingerprint()},
-        **machine_facts(),
-    }
-
-
-def machine_facts() -> dict[str, Any]:
-    """Return what tells one machine, boot and attempt from another."""
-    try:
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        boot_id = ""
-    return {
-        "boot_id": boot_id,
-        "host": socket.gethostname(),
-        "nonce": uuid4().hex,
-        "pid": os.getpid(),
-    }
-
-
-# A finished dataset: whether it is of the same job, and how items that failed are tried again.
-
-_CODE: Final = "an option that decides bytes, or code,"
-
-
-def resume_finished(
-    job: Job,
-    run: RunDirectory,
-    manifest: Manifest,
-    run_options: RunOptions,
-    notify: Callable[[str], None],
-) -> ResumeState | Manifest:
-    """Find out what is still to be done of a finished dataset.
-
-    Returns:
-        The manifest where that is nothing; else where to begin.
-
-    Raises:
-        OutputExists: It is of another job.
-        RunChanged: It has other records than the job gives now.
-        TooManyErrors: More of its items gave an error than may.
-    """
-    check_resumable(job)
-    errors = read_ledger(run)
-    is_changed = _check_job(job, run, manifest, run_options, has_errors=bool(errors))
-    _check_files(run, manifest)
-    retry = run_options.retry_errors
-    if strange := [index for index in errors if index not in manifest.gaps]:
-        raise ManifestError(
-            f"it lists item {strange[0]:,}, which the manifest does not know to have failed",
-            path=_ledger_path(run),
-            hint="restore the list that came with the dataset, or delete it",
-        )
-    retries = retries_of(manifest)
-    checks = {}
-    if not (is_changed or retries):  # else records stand that other code has made
-        num_records = {shard: sealed.num_records for shard, sealed in enumerate(manifest.shards)}
-        checks = some_records(job, run, num_records, manifest.gaps, is_finished=True)
-        if job.selection.random_access:
-            check_records(job, checks)
-    if not retry or not errors:
-        if is_changed:
-            notify("no item of it gave an error, so nothing is made with the changed map")
-        ErrorBudget(run_options, ResumeState(job.num_shards, errors=errors)).check()
-        if retry and manifest.gaps and not os.path.exists(_ledger_path(run)):
-            notify(f"there is no {error_log_file(run.name)}, so no item is known to have failed")
-        if run_options.dali_index and not has_dali(run, manifest):
-            notify("`shardwriter index --idx` makes the .idx files of a dataset that is finished")
-        return manifest
-    if is_changed:
-        retries.append({"items": to_runs(sorted(errors)), "job": manifest.job})
-    # Before anything is changed: it refuses what the files do not account for.
-    standing = FinishedRecords(run.directory, manifest, errors)
-    told = {"retries": retries} if retries else {}
-    begin_run(run, {**run_facts(job), "standing_job": manifest.job, **told})
-    shards = {index % job.num_shards for index in errors}
-    notify(
-        f"{len(errors):,} items are tried again; {len(shards):,} of {job.num_shards:,} shards are "
-        "written again"
-    )
-    kept = replace(
-        _try_again(job, run, manifest, errors),
-        finished_records=standing,
-        retries=retries,
-    )
-    return kept if job.selection.random_access else replace(kept, checks=checks)
-
-
-def find_job_change(job: Job, manifest: Manifest) -> str | None:
-    """Name what a job has otherwise than the job of a manifest had; None where it is the same."""
-    if manifest.job == job.digest():
-        return None
-    now = {
-        "the number of shards, or the names of the files,": job.pattern.template,
-        "the compression": job.packing.to_json(),
-        "--order, --key, --split, --shuffle or --seed": job.order_json(),
-        "the source": job.source_json(),
-    }
-    before = [manifest.pattern.template, manifest.compression, manifest.order, manifest.source]
-    differs = [what for (what, new), old in zip(now.items(), before, strict=True) if new != old]
-    return differs[0] if differs else _CODE
-
-
-def retries_of(manifest: Manifest) -> list[Retry]:
-    """Return what a manifest tells of items that other code has made again."""
-    try:
-        return list(json_shape.check(manifest.metadata.get("retries", []), list[Retry]))
-    except ValueError:
-        return []
-
-
-def _check_job(
-    job: Job,
-    run: RunDirectory,
-    manifest: Manifest,
-    run_options: RunOptions,
-    *,
-    has_errors: bool,
-) -> bool:
-    """Refuse the dataset of another job; return whether it is accepted that its map was changed."""
-    what = find_job_change(job, manifest)
-    if what is None:
-        return False
-    accept = "--retry-errors --accept-changed-map"
-    can_accept = what == _CODE and job.options.map is not None
-    if can_accept and run_options.accept_changed_map:
-        if job.num_items in (None, manifest.num_items):
-            return True
-        raise OutputExists(
-            f"a dataset {run.name!r} is there already, of {manifest.num_items:,} items, and there "
-            f"are {job.num_items:,} now: more than the map was changed",
-            path=os.path.join(run.directory, manifest.pattern.manifest_file),
-            hint="give the options that it was written with; or --overwrite replaces it",
-        )
-    raise OutputExists(
-        f"a dataset {run.name!r} is there already, and it is of another job: {what} is not what it "
-        "was",
-        path=os.path.join(run.directory, manifest.pattern.manifest_file),
-        hint="--overwrite replaces it once the new one is whole"
-        + ("; a source that was mended is another source" if what == "the source" else "")
-        + (
-            f"; where only the code of --map was changed, {accept} keeps its records and makes the "
-            "items that gave an error"
-            if can_accept and has_errors
-            else ""
-        ),
-    )
-
-
-def has_dali(run: RunDirectory, manifest: Manifest) -> bool:
-    """Tell whether a finished dataset has .idx files."""
-    path = os.path.join(run.directory, manifest.pattern.shard_file(0))
-    return os.path.exists(path + DALI_INDEX_SUFFIX)
-
-
-def _ledger_path(run: RunDirectory) -> str:
-    return os.path.join(run.directory, error_log_file(run.name))
-
-
-class _LedgerEntry(TypedDict):
-    """A line of ``<name>.errors.jsonl``."""
-
-    index: Count
-
-
-def read_ledger(run: RunDirectory) -> dict[int, dict[str, Any]]:
-    """Return the entries of a finished dataset's ledger, by item; none where it has no ledger.
-
-    Raises:
-        ManifestError: It is no ledger.
-        StorageError: It can not be read.
-    """
-    path = _ledger_path(run)
-    try:
-        lines = (run.storage.read(path) or b"").decode("ascii").splitlines()
-        entries = [json_shape.read(line, _LedgerEntry) for line in lines]
-        return {entry["index"]: dict(entry) for entry in entries}
-    except ValueError as error:
-        raise ManifestError(
-            f"not a list of errors that can be used: {error}",
-            path=path,
-            hint="restore the list that came with the dataset, or delete it",
-        ) from None
-
-
-def _try_again(
+def _retry_failed(
     job: Job, run: RunDirectory, manifest: Manifest, errors: Mapping[int, Mapping[str, Any]]
 ) -> ResumeState:
-    """Have the items of a finished dataset made again that gave an error.
+    """Write the base for retrying the failed items of a finished dataset; return its state.
 
-    Shards without any of them stay where they are.
+    Shards without failed items stay in place.
     """
     num_shards = job.num_shards
     base = Base(
@@ -752,8 +903,45 @@ def _try_again(
     return state_from_base(base, num_shards)
 
 
-def _check_files(run: RunDirectory, manifest: Manifest) -> None:
-    """Hold what is there against the manifest: sizes, and the index."""
+def without_errors(base: Base, num_shards: int) -> Base:
+    """Return a base without errors, in which the shards of the failed items start over.
+
+    Other records of these shards are not counted again.
+    """
+    again = frozenset(base.errors)
+    shards = {item % num_shards for item in again}
+    counted_to = dict(base.counted_to)
+    for shard in shards & set(base.sealed):
+        counted_to[shard] = _ALL_ITEMS
+    return replace(
+        base,
+        open_shards={s: w for s, w in base.open_shards.items() if s not in shards},
+        sealed={s: w for s, w in base.sealed.items() if s not in shards},
+        counted_to=counted_to,
+        uncounted=base.uncounted | again,
+        gaps=to_runs(gap for gap in base.gap_items if gap not in again),
+        errors={},
+    )
+
+
+def state_from_base(base: Base, num_shards: int) -> ResumeState:
+    """Return the resume state of a base."""
+    return ResumeState(
+        num_shards,
+        base.attempt,
+        base.open_shards,
+        base.sealed,
+        np.array(base.gap_items, np.int64),
+        base.errors,
+        CountedItems(num_shards, base.counted_to, base.uncounted),
+        base.stats,
+        base.num_items,
+        base.dali_index,
+    )
+
+
+def _check_file_sizes(run: RunDirectory, manifest: Manifest) -> None:
+    """Raise ManifestError if the index or a shard has not the size in the manifest."""
     files = {manifest.pattern.index_file: manifest.index.file_bytes}
     for shard, sealed in enumerate(manifest.shards):
         files[manifest.pattern.shard_file(shard)] = sealed.file_bytes
@@ -762,7 +950,7 @@ def _check_files(run: RunDirectory, manifest: Manifest) -> None:
         found = run.storage.size(path)
         if found != file_bytes:
             raise ManifestError(
-                f"it has {'no' if found is None else f'{found:,}'} bytes, and the manifest says "
+                f"the file has {'no' if found is None else f'{found:,}'} bytes; the manifest says "
                 f"{file_bytes:,}",
                 path=path,
                 hint="--overwrite writes the dataset again",
@@ -770,236 +958,60 @@ def _check_files(run: RunDirectory, manifest: Manifest) -> None:
 
 
 def stats_from_manifest(job: Job, manifest: Manifest) -> RecordStats:
-    """Return what a manifest tells of the records that a job has made."""
+    """Return the record statistics of a manifest."""
     labels = job.record_encoder().labels
     warnings = DataWarnings(from_manifest(manifest.metadata))
     if isinstance(job.source, RecordSource) and job.options.map is None:
-        return RecordStats({}, labels, warnings)  # nothing looked into them
+        return RecordStats({}, labels, warnings)  # records are copied unread
     features = manifest.features
     if manifest.labels is not None:
         name = manifest.labels["feature"]
         kind = features[name].type.kind if name in features else None
         labels = LabelCounts.from_json(manifest.labels, job.num_shards, kind)
     elif labels.feature in features and features[labels.feature].present:
-        labels.too_many = True  # or they could not be told apart
+        labels.too_many = True  # no counts in the manifest though records have the label
     return RecordStats(record_stats_from_json(manifest.schema), labels, warnings)
 
 
-# An unfinished run: whether it is of the same job, and how it is gone on with.
-#
-# The bytes at the end are those of a run that was never stopped. So everything that decides them
-# must be what it was: run.json has the options, the source and the code of callables as they were,
-# and a difference is refused with its name.
-
-_NAMES: Final = {
-    "compression": "the compression",
-    "files": "the number of shards, or the names of the files,",
-    "filter": "--filter",
-    "indices": "--indices",
-    "label": "--label",
-    "limit": "--limit",
-    "map": "--map",
-    "names": "--names",
-    "num_shards": "the number of shards",
-    "order": "--order, --key, --split, --shuffle or --seed",
-    "schema": "--schema",
-}
-_HASH: Final = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
-_OLD_FLOAT: Final = ("float", "float64")  # what lists of float32 were called
-_OVERWRITE: Final = "--overwrite discards the run and starts again"
-_START_AGAIN: Final = f"put it back as it was, or {_OVERWRITE}"
-
-
-def go_on(
-    job: Job,
-    run: RunDirectory,
-    facts: Mapping[str, Any],
-    run_options: RunOptions,
-    notify: Callable[[str], None],
-) -> ResumeState:
-    """Take up an unfinished run.
-
-    Args:
-        job: The same job as that of the run.
-        run: Its directory.
-        facts: What run.json would say now.
-        run_options: Whether items that gave an error are tried again, and who writes.
-        notify: Told how much is kept.
-
-    Raises:
-        RunChanged: The job is another, or gives other records.
-        SchemaConflict: Two workers have written records whose types do not go together.
-    """
-    check_resumable(job)
-    if run.is_beam_run:
-        raise RunChanged(
-            f"the unfinished run of {run.name!r} is a Beam job's",
-            path=run.path,
-            hint=f"resume it with Beam; or {_OVERWRITE}",
-        )
-    before = run.facts()
-    check_same(before, facts)
-    label = job.record_encoder().labels.feature
+def read_retries(manifest: Manifest) -> list[Retry]:
+    """Return the manifest's entries of items that were retried with other code."""
     try:
-        kept = recover(
-            run,
-            job.pattern,
-            job.packing.compression,
-            label=label,
-            num_items=job.num_items if job.selection.random_access else None,
-            retry_errors=run_options.retry_errors,
-            can_continue=run_options.backend == "native",
-        )
-    except SchemaConflict as error:
-        # A map that is mended does not mend the records that stand in the shards.
-        error.hint = f"what the run has written so far has both: {_OVERWRITE}"
-        raise
-    kept = replace(kept, finished_records=_standing(run, before), retries=before.get("retries", []))
-    checks = {}
-    if not kept.retries:  # else records stand that other code has made
-        num_records = {shard: sealed.num_records for shard, sealed in kept.sealed.items()}
-        num_records |= {shard: written.num_records for shard, written in kept.open_shards.items()}
-        checks = some_records(job, run, num_records, kept.gaps)
-    if job.selection.random_access:
-        check_records(job, checks)
-    else:
-        kept = replace(kept, checks=checks)
-    for note in _told(job, kept):
-        notify(note)
-    return kept
+        return list(json_shape.check(manifest.metadata.get("retries", []), list[Retry]))
+    except ValueError:
+        return []
 
 
-def _standing(run: RunDirectory, facts: RunFacts) -> FinishedRecords | None:
-    """Return the records that a run keeps of the dataset that it replaces; None for other runs.
+def has_dali(run: RunDirectory, manifest: Manifest) -> bool:
+    """Return whether a finished dataset has .idx files."""
+    path = os.path.join(run.directory, manifest.pattern.shard_file(0))
+    return os.path.exists(path + DALI_INDEX_SUFFIX)
+
+
+def read_error_log(run: RunDirectory) -> dict[int, dict[str, Any]]:
+    """Return the error log of a finished dataset, by item; empty if there is none.
 
     Raises:
-        RunChanged: That dataset is no longer there.
+        ManifestError: It is invalid.
+        StorageError: It cannot be read.
     """
-    if "standing_job" not in facts:
-        return None
-    manifest = finished_manifest(run)
-    if manifest is None or manifest.job != facts["standing_job"]:
-        raise RunChanged(
-            f"the dataset {run.name!r}, whose failed items were tried again, is no longer there",
-            path=run.path,
-            hint=_OVERWRITE,
-        )
-    return FinishedRecords(run.directory, manifest, read_ledger(run))
-
-
-def check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with the run of another job.
-
-    Args:
-        before: What run.json says.
-        now: What it would say.
-
-    Raises:
-        RunChanged: Names the first field that differs.
-    """
-    # As both come out of a file.
-    now = canonical.loads(canonical.dumps(dict(now)))
-    before = _with_types_of_today(before)
-    for part in ("options", "source", "plan", "job"):
-        for field, old, new in _differences(before.get(part), now.get(part), (part,)):
-            hint = _START_AGAIN
-            if field[:2] == ("options", "map") and old and new:
-                hint = (
-                    "put it back and finish the run; then --retry-errors --accept-changed-map "
-                    f"makes the items that gave an error with the changed map. Or {_OVERWRITE}"
-                )
-            raise RunChanged(f"{_what(field)}: {_phrase(old)} then, {_phrase(new)} now", hint=hint)
-
-
-def _with_types_of_today(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the facts of a run with its types as they are called now: float32, not float64."""
-    plan = facts.get("plan")
-    if not isinstance(plan, dict) or not isinstance(plan.get("schema"), dict):
-        return facts
-    features = plan["schema"].get("features")
-    if not isinstance(features, dict):
-        return facts
-    types = {
-        name: {**entry, "dtype": "float32"}
-        if isinstance(entry, dict) and (entry.get("kind"), entry.get("dtype")) == _OLD_FLOAT
-        else entry
-        for name, entry in features.items()
-    }
-    return {**facts, "plan": {**plan, "schema": {**plan["schema"], "features": types}}}
-
-
-def _differences(
-    old: Any, new: Any, field: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        # A digest says less than what it was made of.
-        for key in sorted(old.keys() | new.keys(), key=lambda key: (key == "digest", key)):
-            yield from _differences(old.get(key), new.get(key), (*field, key))
-    elif old != new:
-        yield field, old, new
-
-
-def _what(field: tuple[str, ...]) -> str:
-    """Name a field of run.json as a person knows it, and as it stands there."""
-    part, *rest = field
-    path = clean(".".join(field))
-    if part == "source":
-        return f"the source is not what it was when the run began ({path})"
-    if part == "options" and rest and rest[0] in _NAMES:
-        code = "the code of " if rest[-1] == "sha256" else ""
-        return f"{code}{_NAMES[rest[0]]} is not what it was when the run began ({path})"
-    return f"the run that is there is of another job ({path})"
-
-
-def _phrase(value: Any) -> str:
-    text = _HASH.sub(r"\1...", canonical.dumps(value).strip())
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _told(job: Job, kept: ResumeState) -> list[str]:
-    share = "" if not job.num_items else f" of {job.num_items:,}"
-    whole = len(kept.sealed)
-    lines = [
-        f"kept {kept.num_records:,} records ({kept.payload_bytes:,} bytes): {kept.num_done:,}"
-        f"{share} items need not be done again, {whole:,} of {job.num_shards:,} shards are whole"
-    ]
-    if not job.selection.random_access and kept.num_done and not kept.is_complete:
-        lines.append(
-            "the source gives its items one after the other: those that are done are read again "
-            "and dropped"
-        )
-    return lines
-
-
-def find_resume_state(
-    job: Job, run: RunDirectory, run_options: RunOptions, notify: Callable[[str], None]
-) -> ResumeState | Manifest | None:
-    """Find out where to go on.
-
-    Returns:
-        What is kept of an unfinished run; the manifest where all is done; None where nothing is.
-
-    Raises:
-        OutputExists: A dataset is there that is not of this job.
-        RunChanged: So is an unfinished run.
-    """
-    if run.is_resumable:
-        return go_on(job, run, run_facts(job), run_options, notify)
-    manifest = finished_manifest(run)
-    if manifest is None:
-        check_output(run, overwrite=False, pattern=job.pattern)
-        return None
-    if manifest.job != job.digest() and _may_be_replaced(run, job):
-        return None
-    return resume_finished(job, run, manifest, run_options, notify)
-
-
-def _may_be_replaced(run: RunDirectory, job: Job) -> bool:
-    """Tell whether a run of this job had leave to overwrite, and came to nothing yet."""
+    path = _error_log_path(run)
     try:
-        facts = run.facts()
-    except StorageError:
-        return False
-    if "standing_job" in facts:
-        return False  # it keeps the records that are there
-    return facts.get("replaces") is not None and facts.get("job") == job.digest()
+        lines = (run.storage.read(path) or b"").decode("ascii").splitlines()
+        entries = [json_shape.read(line, _ErrorLogEntry) for line in lines]
+        return {entry["index"]: dict(entry) for entry in entries}
+    except ValueError as error:
+        raise ManifestError(
+            f"not a valid error log: {error}",
+            path=path,
+            hint="restore the error log of the dataset, or delete it",
+        ) from None
+
+
+class _ErrorLogEntry(TypedDict):
+    """A line of the error log, ``<name>.errors.jsonl``."""
+
+    index: Count
+
+
+def _error_log_path(run: RunDirectory) -> str:
+    return os.path.join(run.directory, error_log_file(run.name))

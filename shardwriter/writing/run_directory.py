@@ -1,22 +1,22 @@
-"""The run directory: where a dataset grows.
+"""The run directory: the files of a dataset that is being written.
 
 ::
 
-    .train.partial/          beside the output, named by the dataset and not by N
-      run.json               what the run is: written first, fsynced
+    .train.partial/          beside the output, named after the dataset, without N
+      run.json               the job: written first, synced
       lock                   flock of the writer; its text names the process
-      shard-00000 ...        growing shards
+      shard-00000 ...        open and sealed shards
       index-00000 ...        u64 end of every frame; compressed: u64 end, u64 records of a member
       journal-<attempt>-<worker>    facts, one a line, with a checksum
-      mark-<attempt>-<worker>       how far the worker has come: outlives the process
-      checkpoint-<attempt>-<worker> the same, brought to the disk: outlives a power cut
-      base                   where the attempt began: all that earlier ones have left
-      files.json             which shards lie elsewhere: {shard: [file, index file]}
-      commit.json            the finished manifest: its presence is the commit point
+      mark-<attempt>-<worker>       snapshot that survives the end of the process
+      checkpoint-<attempt>-<worker> synced snapshot, which survives a power cut
+      base                   the state in which the attempt started
+      files.json             shards under other names: {shard: [file, index file]}
+      commit.json            the final manifest; once it exists, publication must be completed
 
-The journal may be ahead of the shards and never behind: a fact about item i is written before any
-later frame of that writer. :mod:`shardwriter.writing.resume` reads all this, and
-:mod:`shardwriter.writing.publication` makes it final.
+:mod:`shardwriter.writing.journal` describes journals, snapshots and the base,
+:mod:`shardwriter.writing.resume` resumes from them, and :mod:`shardwriter.writing.publication`
+gives the files their final names.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _MAX_READ_BYTES: Final = 1 << 30
 
 
 class RunDirectory:
-    """A run directory.
+    """A run directory; a context manager that releases its lock.
 
-    Use :meth:`claim`: no other process can write this dataset meanwhile. As a context manager it
-    gives the lock back. Where a place knows no locks there is :meth:`unlocked`.
+    :meth:`claim` locks it, so that no other process writes the dataset; :meth:`unlocked` is for
+    storage without locks.
     """
 
     def __init__(
@@ -69,46 +69,46 @@ class RunDirectory:
         self.storage = storage
         self._lock = lock
         self._is_discarded = False
-        self._adopted: dict[int, tuple[str, str]] | None = None  # None: nobody has looked yet
+        self._adopted: dict[int, tuple[str, str]] | None = None  # None: not read yet
 
     @classmethod
     def claim(cls, directory: str, name: str, storage: Storage) -> RunDirectory:
-        """Make the run directory if there is none, and lock it.
+        """Create the run directory if needed, lock it, and return it.
 
         Raises:
-            OutputBusy: Another process holds it; says which.
-            StorageError: The output folder can not be made or written.
+            OutputBusy: Another process has locked it; says which.
+            StorageError: The output folder cannot be created or written.
         """
-        # Absolute, so that code of the user's that changes the folder does not move the output.
+        # Absolute, as the user's code may change the current folder.
         try:
             directory = os.path.abspath(directory)
         except FileNotFoundError:
             raise StorageError(
-                "the current folder is gone", hint="change to a folder that is there"
+                "the current folder was deleted", hint="change to an existing folder"
             ) from None
         lock = take_lock(os.path.join(directory, partial_dir(name)), name)
         return cls(directory, name, storage, lock)
 
     @classmethod
     def unlocked(cls, directory: str, name: str, storage: Storage) -> RunDirectory:
-        """Go to the run directory without a lock, for a place that has none.
+        """Return a run directory without a lock, on storage that has none.
 
-        What refuses another writer is run.json, which is there from the beginning.
+        The presence of run.json keeps other writers out.
 
         Args:
-            directory: The folder of the dataset: a path, or a URL, which is taken as it is.
-            name: The dataset.
-            storage: The place of that folder.
+            directory: Folder of the dataset: a path or a URL.
+            name: Name of the dataset.
+            storage: Storage of that folder.
         """
         return cls(directory, name, storage, None)
 
-    # -- what was found ----------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     @property
     def is_resumable(self) -> bool:
-        """Whether an attempt has brought anything into this folder that another can go on with.
+        """Whether another attempt can resume from the files here.
 
-        Or whether a Beam job is at it, or has failed: it holds no lock, and leaves no marks.
+        True for a Beam job too, which has neither a lock nor snapshots.
         """
         if self._is_discarded:
             return False
@@ -116,7 +116,7 @@ class RunDirectory:
             return False
         base = self._base()
         if base is None:
-            return True  # there is something to look into
+            return True  # a damaged base: not to be discarded silently
         return (
             base.is_resumable
             or any(
@@ -129,15 +129,15 @@ class RunDirectory:
 
     @property
     def is_beam_run(self) -> bool:
-        """Whether run.json says that a Beam job writes, or has written, into this folder."""
+        """Whether a Beam job writes, or has written, into this folder."""
         facts = self._facts()
         return facts is not None and facts.get("engine") == "beam"
 
     def facts(self) -> RunFacts:
-        """Return what run.json says.
+        """Return the content of run.json.
 
         Raises:
-            StorageError: It can not be read, or is not what a run writes.
+            StorageError: It cannot be read, or is invalid.
         """
         facts = self._facts()
         if facts is None:
@@ -145,7 +145,7 @@ class RunDirectory:
         return facts
 
     def _facts(self) -> RunFacts | None:
-        """Return what run.json says; None where no run has written it."""
+        """Return the content of run.json; None if it is missing or invalid."""
         try:
             facts = json_shape.read(self.read(RUN), RunFacts)
         except ValueError:
@@ -153,53 +153,54 @@ class RunDirectory:
         return facts if facts["format"] == FORMAT else None
 
     def broken(
-        self, file_name: str, what: str = "it is not what this version of shardwriter writes"
+        self, file_name: str, what: str = "not a file that this version of shardwriter writes"
     ) -> StorageError:
-        """Return the error for a file of this folder that no run can have written."""
+        """Return the error for an invalid file of this folder."""
         return StorageError(
             what,
             path=self.file(file_name),
-            hint="--overwrite discards the run and starts again",
+            hint="use --overwrite to start over",
         )
 
-    # -- while the dataset grows -------------------------------------------------------------------
+    # -- write -------------------------------------------------------------------------------------
 
     def begin(self, facts: Mapping[str, Any]) -> None:
-        """Empty the directory and write run.json, the first thing in it."""
+        """Empty the directory and write run.json."""
         if self._lock is None:
             self.storage.make_directory(self.path)
         self.empty()
         self.write_facts(facts)
-        self._sync_above()
+        self._sync_parents()
 
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         """Write run.json."""
         self.write_synced(RUN, canonical.dumps({**facts, "format": FORMAT}).encode("ascii"))
 
-    def _sync_above(self) -> None:
-        """Bring the run directory's own name to the disk, and those of the folders it lies in."""
+    def _sync_parents(self) -> None:
+        """Sync the folders above, so that the run directory survives a power cut."""
         self.storage.sync_directory(self.directory)
-        with contextlib.suppress(StorageError):  # a folder of other people's
+        with contextlib.suppress(StorageError):  # may belong to another user
             self.storage.sync_directory(os.path.dirname(self.directory))
 
     def adopt(self, files: Mapping[int, tuple[str, str]]) -> None:
-        """Have shards lie where they were made, under names of the attempt that made them.
+        """Record other file names for shards, in files.json.
 
-        It is noted in this folder, so that :meth:`shard_path` and :meth:`index_path` answer so
-        here and for whoever finishes the publication. Done before the commit, and for good.
+        :meth:`shard_path` and :meth:`index_path` return them from then on, in any process. Must be
+        called before the commit.
 
         Args:
-            files: Shard file and index file of shards, by their whole paths: files of this folder,
-                or a shard that has its final name already. Other shards lie where they always do.
+            files: By shard, the full paths of its file and its index file: files of this folder,
+                or a shard file with its final name.
         """
         table = {
-            str(shard): [self._from_here(path) for path in paths] for shard, paths in files.items()
+            str(shard): [self._relative_path(path) for path in paths]
+            for shard, paths in files.items()
         }
         self.write_synced(_FILES, canonical.dumps(table).encode("ascii"))
         self._adopted = dict(files)
 
-    def _from_here(self, path: str) -> str:
-        """Return a path as seen from the dataset's folder, so that the folder can be moved."""
+    def _relative_path(self, path: str) -> str:
+        """Return a path relative to the dataset's folder, so that the folder can be moved."""
         return path.removeprefix(os.path.join(self.directory, ""))
 
     def _files_of(self, shard: int) -> tuple[str, str] | None:
@@ -211,7 +212,7 @@ class RunDirectory:
         try:
             table = json_shape.read(self.read(_FILES) or b"{}", AdoptedFiles)
         except ValueError:
-            raise self.broken(_FILES, "it does not say where shards are") from None
+            raise self.broken(_FILES, "not a valid list of shard files") from None
         for text, (file, index_file) in table.items():
             folder, _, name = file.rpartition("/")
             final = parse_shard_file(name)
@@ -220,12 +221,12 @@ class RunDirectory:
                 and final is not None
                 and (final.pattern.name, final.shard_index) == (self.name, int(text))
             )
-            is_mine = folder == partial_dir(self.name) and holds_records(name)
+            is_in_run = folder == partial_dir(self.name) and holds_records(name)
             folder, _, name = index_file.rpartition("/")
             if not (
-                (is_mine or is_final) and folder == partial_dir(self.name) and holds_rows(name)
+                (is_in_run or is_final) and folder == partial_dir(self.name) and holds_rows(name)
             ):
-                raise self.broken(_FILES, "it does not say where shards are")
+                raise self.broken(_FILES, "not a valid list of shard files")
         return {
             int(shard): (os.path.join(self.directory, file), os.path.join(self.directory, rows))
             for shard, (file, rows) in table.items()
@@ -233,37 +234,37 @@ class RunDirectory:
 
     @property
     def adopted(self) -> Collection[int]:
-        """The shards that lie under names of attempts.
+        """The shards listed in files.json.
 
         Raises:
-            StorageError: files.json does not say where they are.
+            StorageError: files.json is invalid.
         """
         self._files_of(0)
         return (self._adopted or {}).keys()
 
     def shard_path(self, shard: int) -> str:
-        """Path of a growing shard."""
+        """Return the path of a shard in the run directory."""
         adopted = self._files_of(shard)
         return self.file(f"shard-{shard:05d}") if adopted is None else adopted[0]
 
     def index_path(self, shard: int) -> str:
-        """Path of a growing shard's index."""
+        """Return the path of a shard's index rows."""
         adopted = self._files_of(shard)
         return self.file(f"index-{shard:05d}") if adopted is None else adopted[1]
 
     def journal(self, attempt: int, worker: int) -> Journal:
-        """Open a journal; each attempt and worker has its own."""
+        """Create the journal of a worker in an attempt."""
         return Journal(self.storage, self.file(f"journal-{attempt}-{worker}"))
 
     def write_snapshot(self, attempt: int, worker: int, snapshot: Snapshot) -> None:
-        """Replace a worker's mark, or its checkpoint."""
+        """Replace a worker's mark or checkpoint."""
         if snapshot.is_synced:
             self.write_synced(f"checkpoint-{attempt}-{worker}", snapshot.to_line())
         else:
             self._write(f"mark-{attempt}-{worker}", snapshot.to_line(), synced=False)
 
     def read_snapshots(self, attempt: int, worker: int) -> list[Snapshot]:
-        """Return a worker's snapshots that are whole, the newest first."""
+        """Return a worker's intact snapshots, the newest first."""
         found = [
             Snapshot.from_line(self.read(f"{kind}-{attempt}-{worker}"))
             for kind in ("mark", "checkpoint")
@@ -272,7 +273,7 @@ class RunDirectory:
         return sorted(whole, key=lambda snapshot: -snapshot.number)
 
     def write_base(self, base: Base) -> None:
-        """Note where an attempt begins; what earlier ones have noted is done with."""
+        """Write the base of an attempt, and delete snapshots and journals of earlier ones."""
         self.write_synced(_BASE, base.to_line())
         for file_name in self._names():
             kind, _, rest = file_name.partition("-")
@@ -281,10 +282,10 @@ class RunDirectory:
                 self.storage.delete(self.file(file_name))
 
     def read_base(self) -> Base:
-        """Return where the last attempt began.
+        """Return the base of the last attempt.
 
         Raises:
-            StorageError: It is not what a run writes.
+            StorageError: It is invalid.
         """
         base = self._base()
         if base is None:
@@ -296,43 +297,43 @@ class RunDirectory:
         return Base.from_line(data) if data else Base()
 
     def workers(self, attempt: int) -> list[int]:
-        """Return the workers that an attempt had."""
+        """Return the numbers of the workers of an attempt."""
         found = (_JOURNAL.fullmatch(name) for name in self._names())
         return sorted(int(name[2]) for name in found if name and int(name[1]) == attempt)
 
     def index_columns(self, shard: int, compression: Compression) -> NDArray[np.uint64]:
-        """Return what the index has of a sealed shard.
+        """Return the index of a sealed shard.
 
         Returns:
-            uint64[1, n]: the offset behind each frame. Of a compressed shard uint64[2, n]: the
-            offset behind each member, and the records up to there.
+            uint64[1, n]: the end offset of each frame. Of a compressed shard uint64[2, n]: the end
+            offset of each member, and the number of records up to there.
         """
         path, width = self.index_path(shard), columns(compression)
         data = self.storage.read(path)
         if data is None or len(data) % (8 * width):
-            raise StorageError("the index of a shard is gone, or torn", path=path)
-        turned: NDArray[np.uint64] = np.frombuffer(data, dtype="<u8").reshape(-1, width).T
-        return turned
+            raise StorageError("the index of a shard is missing or torn", path=path)
+        transposed: NDArray[np.uint64] = np.frombuffer(data, dtype="<u8").reshape(-1, width).T
+        return transposed
 
     def index_rows(self, shard: int, compression: Compression) -> int:
-        """Return how many rows that is."""
+        """Return the number of columns of :meth:`index_columns`."""
         return (self.storage.size(self.index_path(shard)) or 0) // (8 * columns(compression))
 
-    # -- its files ---------------------------------------------------------------------------------
+    # -- files -------------------------------------------------------------------------------------
 
     def file(self, file_name: str) -> str:
         """Return the path of a file in this folder."""
         return os.path.join(self.path, file_name)
 
     def _names(self) -> list[str]:
-        """Return the names of the files of its own that are there."""
+        """Return the names of all files that belong to a run directory."""
         return [name for name in self.storage.list(self.path) if is_own(name)]
 
     def read(self, file_name: str) -> bytes:
-        """Return the bytes of a small file; none where there is no file.
+        """Return the bytes of a small file; ``b""`` if it does not exist.
 
         Raises:
-            StorageError: It can not be read, or is larger than any that a run makes.
+            StorageError: It cannot be read, or is larger than 1 GiB.
         """
         path = self.file(file_name)
         if self._lock is not None and (self.storage.size(path) or 0) > _MAX_READ_BYTES:
@@ -340,30 +341,29 @@ class RunDirectory:
         return self.storage.read(path) or b""
 
     def write_synced(self, file_name: str, data: bytes) -> None:
-        """Make a small file appear on the disk, whole or not at all."""
+        """Write and sync a small file atomically."""
         self._write(file_name, data, synced=True)
         self.storage.sync_directory(self.path)
 
     def _write(self, file_name: str, data: bytes, *, synced: bool) -> None:
         path = self.file(file_name)
-        growing = path
+        temporary_path = path
         if not self.storage.appears_whole:
-            # Without a lock several may be at it, and all of them write the same.
-            growing = f"{path}.new" if self._lock is not None else f"{path}.{uuid4().hex}"
-        with contextlib.closing(self.storage.create(growing)) as file:
+            # Without a lock several processes may write it, all with the same content.
+            temporary_path = f"{path}.new" if self._lock is not None else f"{path}.{uuid4().hex}"
+        with contextlib.closing(self.storage.create(temporary_path)) as file:
             file.write(data)
-            if synced or self._lock is None:  # other places keep only what was synced
-                self.storage.sync(growing)
-        self.storage.publish(growing, path)
+            if synced or self._lock is None:  # other storage stores only what was synced
+                self.storage.sync(temporary_path)
+        self.storage.publish(temporary_path, path)
 
     def empty(self, last: str | None = None) -> None:
-        """Delete all files of its own but the lock.
+        """Delete all files but the lock.
 
-        run.json goes first, and for good: nobody may go on with what is left of a run that is half
-        deleted.
+        run.json is deleted and synced first, so that nothing resumes a half-deleted run.
 
         Args:
-            last: A file that goes after all others, which it speaks for.
+            last: A file to delete after all others.
         """
         self._adopted = {}
         names = [name for name in self._names() if name not in ("lock", last)]
@@ -378,17 +378,17 @@ class RunDirectory:
             self.storage.delete(self.file(last))
 
     def discard(self) -> None:
-        """Delete the run directory; the lock file goes last. Discarding twice does nothing."""
+        """Delete the run directory, the lock file last; a second call does nothing."""
         if not self._is_discarded:
             self.empty()
-            self._is_discarded = True  # should Ctrl-C come now: without the lock it is not ours
+            self._is_discarded = True  # before the lock is deleted, in case of Ctrl-C
             if self._lock is not None:
                 self.storage.delete(self.file("lock"))
-        # Another process may have made its own lock there a moment ago: then the folder is its.
+        # Fails if another process has just created its own lock there, as it should.
         self.storage.remove_directory(self.path)
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.close()
 

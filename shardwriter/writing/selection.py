@@ -668,7 +668,7 @@ def _divide(parts: Sequence[Selection]) -> None:
     if whole.random_access:
         for part, table in zip(parts, whole._divided(splits), strict=True):
             part._set_part(table)
-    elif len(parts) > 1 and not whole.source.stable:
+    elif len(parts) > 1 and not whole.source.resumable:
         for part, spool in zip(parts, whole._spool(splits), strict=True):
             part._spooled = spool
 

@@ -1,6 +1,6 @@
-"""The serial engine: the reference that every other engine is held against.
+"""The serial engine: one process, the reference for the bytes of every other engine.
 
-It opens N record writers in a ``contextlib2.ExitStack`` and deals the records round-robin::
+It opens N record writers in a ``contextlib2.ExitStack`` and assigns the records round-robin::
 
     items -> load -> map -> encode -> writers[i mod N]
 """
@@ -21,44 +21,44 @@ from shardwriter.writing.options import RunOptions
 from shardwriter.writing.part import PartWriter, WorkerResult, merge_results, num_frame_copies
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.stages import Stopwatch
+from shardwriter.writing.stages import StageTimer
 from shardwriter.writing.worker import new_slot
 
 
-class _Told:
-    """Tells the program of what happens."""
+class _Reporter:
+    """Reports a part's progress to the caller and the event log; counts its errors."""
 
     def __init__(
         self,
         job: Job,
-        kept: ResumeState,
+        resume_state: ResumeState,
         budget: ErrorBudget,
         progress: Progress | None,
         log: EventLog,
     ) -> None:
         self._job = job
-        self._kept = kept
+        self._resume_state = resume_state
         self._budget = budget
         self._progress = progress
         self._log = log
 
-    def tell(self, done: WorkerResult) -> None:
-        self._log.tell(done.work())
+    def report_progress(self, done: WorkerResult) -> None:
+        self._log.report(done.work())
         if self._progress is not None:
-            kept = self._kept
+            earlier = self._resume_state
             self._progress(
                 Work(
-                    kept.num_done + done.num_items,
+                    earlier.num_done + done.num_items,
                     self._job.num_items,
-                    kept.payload_bytes + done.payload_bytes,
-                    len(kept.gaps) + len(done.gaps),
-                    len(kept.errors) + len(done.errors),
+                    earlier.payload_bytes + done.payload_bytes,
+                    len(earlier.gaps) + len(done.gaps),
+                    len(earlier.errors) + len(done.errors),
                     done.seconds,
                 )
             )
 
     def report_types(self, features: Mapping[str, FeatureSummary]) -> None:
-        pass  # there is nobody to disagree with
+        pass  # no other worker whose types could conflict
 
     def report_error(self, error: ShardwriterError) -> None:
         self._budget.spend(error)
@@ -67,46 +67,46 @@ class _Told:
 def run_serial(
     job: Job,
     run: RunDirectory,
-    kept: ResumeState,
+    resume_state: ResumeState,
     options: RunOptions,
     *,
     progress: Progress | None = None,
 ) -> WriteResult:
-    """Write all that is still to be done of a job in this process.
+    """Write the missing records of a job in this process.
 
     Args:
         job: What to write.
         run: A run directory that has begun.
-        kept: What earlier attempts have left.
-        options: How.
-        progress: Told of the work done.
+        resume_state: What earlier attempts have written.
+        options: Options that do not change bytes.
+        progress: Called with the progress.
     """
-    shards = kept.unfinished(range(job.num_shards))
-    watch = Stopwatch()
+    shards = resume_state.unfinished(range(job.num_shards))
+    timer = StageTimer()
     worker = job.worker(0, 1, shards, new_slot())
     items = job.encoder(
-        kept, worker, watch, skip_errors=options.on_error == "skip", strict=options.strict
+        resume_state, worker, timer, skip_errors=options.on_error == "skip", strict=options.strict
     )
-    listing = Listing(job, kept, num_frame_copies(job, options))
+    listing = Listing(job, resume_state, num_frame_copies(job, options))
     with ExitStack() as stack:
-        log = stack.enter_context(EventLog(options.log_dir, "w0", first_step=kept.num_done))
-        told = _Told(job, kept, ErrorBudget(options, kept), progress, log)
-        journal = run.journal(kept.attempt, 0)
+        log = stack.enter_context(EventLog(options.log_dir, "w0", first_step=resume_state.num_done))
+        reporter = _Reporter(job, resume_state, ErrorBudget(options, resume_state), progress, log)
+        journal = run.journal(resume_state.attempt, 0)
         stack.callback(journal.close)
-        part = PartWriter(job, run, kept, options, 0, journal, items, watch, told)
+        part = PartWriter(job, run, resume_state, options, 0, journal, items, timer, reporter)
         if isinstance(job.source, WaitingSource):
-            job.source.while_waiting(lambda: told.tell(part.done))
-            # It would know the part, which knows it: its temporary files are closed at once.
+            job.source.while_waiting(lambda: reporter.report_progress(part.done))
+            # Break the reference cycle, so that the source's temporary files are closed at once.
             stack.callback(job.source.while_waiting, _do_nothing)
         stack.callback(part.close)
         part.write(shards, listing, lambda: listing.num_items)
         log.finish(part.done.work())
         if log.failure is not None:
             part.done.notes.append(log.failure)
-    outcome = merge_results(job, kept, [part.done], listing.num_items)
+    result = merge_results(job, resume_state, [part.done], listing.num_items)
     if progress is not None:
-        progress(outcome.work)
-    return outcome
+        progress(result.work)
+    return result
 
 
 def _do_nothing() -> None:

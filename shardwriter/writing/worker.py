@@ -1,4 +1,4 @@
-"""What the user's own code may ask for: which worker it runs in, and which item it is given."""
+"""The worker that the user's code runs in: its number and shards, the current item and its seed."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _U64: Final = 8
 
 
 class ItemSlot(Protocol):
-    """int64[1]: the index of the item at hand, where others can see it; -1 for none."""
+    """int64[1] that other processes may read: the index of the current item; -1 for none."""
 
     def __getitem__(self, index: int, /) -> int: ...
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
 def new_slot() -> ItemSlot:
-    """Return a place that is seen in this process only."""
+    """Return a slot of this process only."""
     return array("q", [-1])
 
 
 @dataclass(frozen=True)
 class Worker:
-    """Who loads, maps and encodes the item at hand.
+    """The worker that loads, maps and encodes the current item.
 
     Attributes:
-        index: Its number, from 0.
-        num_workers: How many there are.
-        num_shards: N.
-        shards: The shards that it writes just now.
-        slot: Where the item at hand is kept.
+        index: Number of the worker, from 0.
+        num_workers: Number of workers.
+        num_shards: Number of shards, N.
+        shards: The shards that the worker writes now.
+        slot: Holds the index of the current item.
     """
 
     index: int
@@ -47,16 +47,16 @@ class Worker:
 
     @property
     def item_index(self) -> int:
-        """The item at hand: the index that decides its shard."""
+        """Index of the current item, which decides its shard."""
         return self.slot[0]
 
     @property
     def item_seed(self) -> int:
-        """A 64-bit seed of the item at hand.
+        """A 64-bit seed for the current item.
 
-        It depends on the run's seed and on where the item stands in the source, and on nothing
-        else: with it a random map gives the same records from any number of workers. It is blake2b
-        over both numbers as u64, little-endian, 8 bytes long, read as u64.
+        It depends only on the run's seed and the item's position in the source, so a random map
+        that uses it gives the same records with any number of workers. It is the 8-byte blake2b of
+        both numbers (u64, little-endian), read as u64.
         """
         numbers = self._seed, self._source_index(self.item_index)
         data = b"".join(number.to_bytes(_U64, "little") for number in numbers)
@@ -71,7 +71,7 @@ CURRENT: Final[ContextVar[Worker | None]] = ContextVar("shardwriter.worker", def
 def current_worker() -> Worker | None:
     """Return the worker that this code runs in; None outside of a map or a source's ``load``.
 
-    A thread that a map starts has none: hand it what it needs.
+    A thread that a map starts has no current worker: pass it what it needs.
 
     Example:
         >>> def augment(features):  # doctest: +SKIP

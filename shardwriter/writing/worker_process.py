@@ -1,18 +1,28 @@
-"""The process that workers are made from, and that looks after them.
+"""The template process, which forks the worker processes, and what a worker does.
 
-It is started fresh, by a command line of its own, imports what every worker needs, and has one
-thread; so its forks are quick and safe, whatever the program that uses shardwriter has loaded, and
-no worker imports that program. Who starts it can be a script without a main guard, a notebook, or
-``python -c``.
-
-It tells how every worker has ended. When the program goes away, however it dies, so do they::
+The template is a fresh Python process with one thread. It imports what every worker needs, so its
+forks are fast and safe, whatever the program has loaded, and no worker imports the program's main
+module: a script needs no main guard, and a notebook or ``python -c`` works too. The template
+reports how every worker ends. When the program ends, however it dies, all these processes end too::
 
     program  --control-->  template  --fork-->  worker 0, worker 1, ...
        |                                           |
        `------------- a socket to each ------------'
 
-On the control socket the program sends SETUP (JSON) with descriptors and then PARCEL; the template
-answers STARTED (JSON: the process ids) and ENDED (JSON: worker, wait status) for each.
+On the control socket the program sends SETUP (JSON) with descriptors, then ASSIGNMENT (pickled).
+The template replies STARTED (JSON: process ids), then ENDED (JSON: worker, wait status) for each
+worker.
+
+On a worker's socket:
+
+=============  ================================================================================
+to the worker  ``WRITE`` with shards whose items the worker lists itself (strided);
+               or ``STREAM`` with shards, then ``ITEMS`` ..., then ``END`` with T (streamed);
+               ``FINISH`` at the end
+from it        ``PROGRESS`` now and then; ``TYPES`` when a feature's type has widened;
+               ``SKIPPED`` when an item failed; ``WRITTEN`` when the shards are sealed;
+               ``RESULT`` at the end; or ``FAILED``
+=============  ================================================================================
 """
 
 from __future__ import annotations
@@ -50,26 +60,22 @@ from shardwriter.writing.options import RunOptions
 from shardwriter.writing.part import PartWriter, WorkerResult, num_frame_copies
 from shardwriter.writing.resume_state import ResumeState
 from shardwriter.writing.run_directory import RunDirectory
-from shardwriter.writing.stages import Stopwatch
+from shardwriter.writing.stages import StageTimer
 from shardwriter.writing.worker import ItemSlot, Worker
 
-# What a worker does: it is sent a job, then what to write, and tells what it has done.
-#
-# ==========  ========================================================================
-# to it       ``WRITE`` shards (strided: their items are listed here), or ``TAKE``
-#             shards and then ``ITEMS``, ... and ``END`` with T (dealt: they are sent);
-#             ``FINISH``
-# from it     ``TELL`` now and then, ``TYPES`` when a feature's type has widened,
-#             ``SKIPPED`` when an item gave an error, ``WRITTEN`` when shards are sealed,
-#             ``RESULT`` at the end; or ``FAILED``
-# ==========  ========================================================================
+# On the control socket.
+SETUP: Final = 1
+ASSIGNMENT: Final = 2
+STARTED: Final = 3
+ENDED: Final = 4
 
+# On a worker's socket.
 WRITE: Final = 1
-TAKE: Final = 2
+STREAM: Final = 2
 ITEMS: Final = 3
 END: Final = 4
 FINISH: Final = 5
-TELL: Final = 11
+PROGRESS: Final = 11
 TYPES: Final = 12
 WRITTEN: Final = 13
 RESULT: Final = 14
@@ -77,74 +83,79 @@ FAILED: Final = 15
 SKIPPED: Final = 16
 
 INDEX: Final = struct.Struct("<Q")
-"""In front of every item that is sent."""
+"""Precedes every item that is sent: its index."""
+
+_CHECK_S: Final = 1.0  # how often to check whether the program is alive
+_PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What every worker of a pool is sent.
+    """The message that every worker of a pool gets first.
 
     Attributes:
         job: What to write.
-        run: Where.
-        kept: What earlier attempts have left.
-        options: How.
-        num_workers: How many they are.
-        places: int64[num_workers] in shared memory: the item that each has at hand, -1 for none.
+        run: The run directory.
+        resume_state: What earlier attempts have written.
+        options: Options that do not change bytes.
+        num_workers: Number of workers.
+        slots: int64[num_workers] in shared memory: each worker's current item, -1 for none.
     """
 
     job: Job
     run: RunDirectory
-    kept: ResumeState
+    resume_state: ResumeState
     options: RunOptions
     num_workers: int
-    places: Scratch
+    slots: Scratch
 
 
-class _ProgramGone(BaseException):
-    """The program has closed its socket: there is nobody to write for."""
+class _ProgramExited(BaseException):
+    """The program has closed its socket."""
 
 
 @contextmanager
-def map_slots(places: Scratch, num_workers: int) -> Iterator[memoryview]:
-    """Yield int64[num_workers], shared by all processes that have the file."""
+def map_slots(slots: Scratch, num_workers: int) -> Iterator[memoryview]:
+    """Yield int64[num_workers], shared by all processes that have the file open."""
     with (
-        mmap.mmap(places.fileno(), 8 * num_workers) as shared,
+        mmap.mmap(slots.fileno(), 8 * num_workers) as shared,
         memoryview(shared) as whole,
         whole.cast("q") as view,
     ):
         yield view
 
 
-def work(number: int, end: socket.socket, parcel: bytes, descriptors: Sequence[int]) -> None:
-    """Do what the program asks for, until it says that all is done."""
-    # Rows and records come and go by the million, without cycles: collect less often.
+def run_assignment(
+    number: int, end: socket.socket, payload: bytes, descriptors: Sequence[int]
+) -> None:
+    """Run one worker until the program sends FINISH."""
+    # Millions of rows and records without cycles: collect garbage less often.
     gc.set_threshold(100_000, 20, 20)
     gc.enable()
     channel = Channel(end)
-    # A program that is gone needs no answer; whoever looks after the workers ends this one.
-    with suppress(_ProgramGone, OSError):
+    # If the program has exited there is no one to report to; the template ends this process.
+    with suppress(_ProgramExited, OSError):
         try:
-            assignment = _unpacked(parcel, descriptors)
+            assignment = _unpacked(payload, descriptors)
             with (
-                map_slots(assignment.places, assignment.num_workers) as places,
-                places[number : number + 1] as slot,
+                map_slots(assignment.slots, assignment.num_workers) as slots,
+                slots[number : number + 1] as slot,
             ):
                 _Worker(number, channel, assignment, slot).run()
-        except _ProgramGone:
+        except _ProgramExited:
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the program
+        except BaseException as error:  # noqa: BLE001 - the program raises it
             channel.send(FAILED, pack_failure(error))
 
 
-def _unpacked(parcel: bytes, descriptors: Sequence[int]) -> Assignment:
+def _unpacked(payload: bytes, descriptors: Sequence[int]) -> Assignment:
     try:
-        assignment = unpack(parcel, descriptors)
+        assignment = unpack(payload, descriptors)
     except (Exception, SystemExit) as error:
         raise RunError(
             f"the source and the map can not be set up in a worker: {type(error).__name__}: "
             f"{error}",
-            hint="what they use must be importable there; --engine serial runs them here",
+            hint="what they use must be importable in a worker; or --engine serial",
         ) from error
     assert isinstance(assignment, Assignment)
     return assignment
@@ -158,42 +169,42 @@ class _Worker:
         self._channel = channel
         self._job = assignment.job
         self._run = assignment.run
-        self._kept = assignment.kept
+        self._resume_state = assignment.resume_state
         self._options = assignment.options
         self._num_workers = assignment.num_workers
         self._slot = slot
-        self._watch = Stopwatch()
+        self._timer = StageTimer()
         self._num_items = 0
         self._log = EventLog(None, "")
 
     def run(self) -> None:
-        """Take orders until the last one."""
-        kept, options = self._kept, self._options
-        with EventLog(options.log_dir, f"w{self._number}", first_step=kept.num_done) as self._log:
-            self._take_orders()
+        """Write all assigned shards and send the result."""
+        step, name = self._resume_state.num_done, f"w{self._number}"
+        with EventLog(self._options.log_dir, name, first_step=step) as self._log:
+            self._write_assigned_shards()
 
-    def _take_orders(self) -> None:
-        job, kept, options = self._job, self._kept, self._options
-        journal = self._run.journal(kept.attempt, self._number)
+    def _write_assigned_shards(self) -> None:
+        job, resume_state, options = self._job, self._resume_state, self._options
+        journal = self._run.journal(resume_state.attempt, self._number)
         items = job.encoder(
-            kept,
-            self._told_of(range(0)),
-            self._watch,
+            resume_state,
+            self._worker_of(range(0)),
+            self._timer,
             skip_errors=options.on_error == "skip",
             strict=options.strict,
         )
         part = PartWriter(
-            job, self._run, kept, options, self._number, journal, items, self._watch, self
+            job, self._run, resume_state, options, self._number, journal, items, self._timer, self
         )
         while True:
             kind, data = self._receive()
             if kind == FINISH:
                 break
-            shards = kept.unfinished(range(*json.loads(data)))
-            items.worker = self._told_of(shards)
+            shards = resume_state.unfinished(range(*json.loads(data)))
+            items.worker = self._worker_of(shards)
             if kind == WRITE:
                 self._num_items = job.num_items or 0
-                listed = job.items_of(shards, kept, num_frame_copies(job, options))
+                listed = job.items_of(shards, resume_state, num_frame_copies(job, options))
             else:
                 listed = self._sent_items()
             part.write(shards, listed, lambda: self._num_items)
@@ -204,14 +215,14 @@ class _Worker:
             part.done.notes.append(self._log.failure)
         self._channel.send(RESULT, pickle.dumps(part.done))
 
-    def _told_of(self, shards: Sequence[int]) -> Worker:
+    def _worker_of(self, shards: Sequence[int]) -> Worker:
         return self._job.worker(self._number, self._num_workers, shards, self._slot)
 
     def _receive(self) -> tuple[int, bytes]:
-        with self._watch.aside("wait"):
+        with self._timer.aside("wait"):
             message = self._channel.receive()
         if message is None:
-            raise _ProgramGone
+            raise _ProgramExited
         return message
 
     def _sent_items(self) -> Iterator[tuple[int, Item]]:
@@ -227,19 +238,19 @@ class _Worker:
                 self._slot[0] = index
                 yield index, _load(file, index)
 
-    def tell(self, done: WorkerResult) -> None:
-        """Say how far it is."""
-        told = done.work()
-        self._log.tell(told)
-        # A program that is in the user's own iterator may not read for an hour.
-        self._channel.offer(TELL, pickle.dumps(told))
+    def report_progress(self, done: WorkerResult) -> None:
+        """Send the progress to the program, and write it to the event log."""
+        work = done.work()
+        self._log.report(work)
+        # Never block here: the program may be in the user's iterator for an hour.
+        self._channel.offer(PROGRESS, pickle.dumps(work))
 
     def report_types(self, features: Mapping[str, FeatureSummary]) -> None:
-        """Say which types have widened, so that workers can not disagree for long."""
+        """Send widened types, so that the program finds conflicts between workers early."""
         self._channel.send(TYPES, pickle.dumps(types_of(features)))
 
     def report_error(self, error: ShardwriterError) -> None:
-        """Say that an item gave an error, for the program to count."""
+        """Send the error of a skipped item, for the program to count."""
         self._channel.send(SKIPPED, pack_failure(error))
 
 
@@ -252,29 +263,21 @@ def _load(file: BytesIO, index: int) -> Any:
         raise CallableError(
             f"the item can not be unpacked in a worker: {type(error).__name__}: {error}",
             index=index,
-            hint="its class must be importable there; --engine serial sends nothing",
+            hint="its class must be importable in a worker; or --engine serial",
         ) from error
 
 
-SETUP: Final = 1
-PARCEL: Final = 2
-STARTED: Final = 3
-ENDED: Final = 4
-
-_LOOK_S: Final = 1.0  # how often to look whether the program lives
-_PR_SET_PDEATHSIG: Final = 1
+# -- the template ----------------------------------------------------------------------------------
 
 
 def main(control_descriptor: int) -> None:
-    """Fork the workers that the program asks for, and stay until all have ended."""
+    """Fork the workers that the program asks for; return when all have ended."""
     program = os.getppid()
-    gc.disable()  # what is imported here stays; a worker turns it on again
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the program's own was inherited
+    gc.disable()  # imports are never freed; a worker enables it again
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # not the inherited mask
     _open_standard_streams()
     control_socket = socket.socket(fileno=control_descriptor)
     control = Channel(control_socket)
-    # Imported here, once: what is heavy must not be paid for by every worker.
-
     message = control.receive()
     if message is None:
         return
@@ -284,41 +287,40 @@ def main(control_descriptor: int) -> None:
         sent = control.receive_descriptors(num_workers + setup["num_descriptors"])
     except EOFError:
         return
-    parcel = control.receive()
-    if parcel is None:
+    payload = control.receive()
+    if payload is None:
         return
-    if b"cloudpickle" in parcel[1]:
+    if b"cloudpickle" in payload[1]:
         import cloudpickle  # noqa: F401
-    _be_like_the_program(setup)
+    _copy_program_state(setup)
     ends, descriptors = sent[:num_workers], sent[num_workers:]
     woken, waker = socket.socketpair()
     for end in (woken, waker):
         end.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-    gc.freeze()  # or the collector of each worker would copy these pages
-    end_with_parent = _find_end_with_parent()
+    gc.freeze()  # keeps each worker's collector from touching, and so copying, these pages
+    end_with_parent = _parent_death_signal()
     running: dict[int, int] = {}  # process id -> worker
     for worker, descriptor in enumerate(ends):
         process = _fork()
         if not process:
             end_with_parent()
             others = [control_socket, woken, waker]
-            _become_worker(worker, ends, others, parcel[1], descriptors)
+            _run_worker(worker, ends, others, payload[1], descriptors)
         running[process] = worker
         os.close(descriptor)
     for descriptor in descriptors:
         os.close(descriptor)
-    with contextlib.suppress(OSError):  # then the program is gone, which is noticed below
+    with contextlib.suppress(OSError):  # the program has exited, which _supervise notices
         control.send(STARTED, json.dumps(list(running)).encode())
-    _look_after(control, control_socket, woken, running, program)
+    _supervise(control, control_socket, woken, running, program)
 
 
 def _open_standard_streams() -> None:
-    """Have what the user's code prints go to stderr: it is no result of the command.
+    """Redirect stdout to stderr, as what the user's code prints is no output of the command.
 
-    A program may run without some of these streams; then their numbers must not become those of
-    other files.
+    Opens missing standard streams, so that other files cannot get their descriptors.
     """
     for number in range(3):
         try:
@@ -326,11 +328,12 @@ def _open_standard_streams() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number
     os.dup2(2, 1)
-    # Whole lines, at once: what was printed last tells where a worker died.
+    # Line-buffered: the last line printed helps to find where a worker died.
     sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-def _be_like_the_program(setup: dict[str, Any]) -> None:
+def _copy_program_state(setup: dict[str, Any]) -> None:
+    """Set ``sys.path``, ``sys.argv``, log levels, environment and folder as in the program."""
     sys.path[:] = setup["sys_path"]
     sys.argv[:] = setup["argv"]
     for name, level in setup["log_levels"].items():
@@ -339,18 +342,18 @@ def _be_like_the_program(setup: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update({"TF_FORCE_GPU_ALLOW_GROWTH": default, **setup["environ"]})
     if setup["folder"] is not None:
-        with contextlib.suppress(OSError):  # it may be gone; the program does not need it
+        with contextlib.suppress(OSError):  # it may have been deleted
             os.chdir(setup["folder"])
 
 
-def _find_end_with_parent() -> Any:
-    """Return a function that has a fork end with the process it came from.
+def _parent_death_signal() -> Any:
+    """Return a function for a fork, which makes the kernel kill it when the template ends.
 
-    Should that one be killed together with the program, there is nobody else to end the workers.
+    If the template is killed together with the program, nothing else would end the workers.
     """
     parent = os.getpid()
     try:
-        prctl = ctypes.CDLL(None).prctl  # Linux has it
+        prctl = ctypes.CDLL(None).prctl  # Linux only
     except (AttributeError, OSError):
         return lambda: None
 
@@ -364,20 +367,19 @@ def _find_end_with_parent() -> Any:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        # Python warns of a fork beside threads; those that numerical libraries have for themselves
-        # know what a fork is.
+        # Python warns of forks in processes with threads; numerical libraries handle a fork.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
-def _become_worker(
+def _run_worker(
     worker: int,
     ends: list[int],
     others: list[socket.socket],
-    parcel: bytes,
+    payload: bytes,
     descriptors: list[int],
 ) -> None:
-    """Be a worker; never returns."""
+    """Run a worker in this fork, and exit."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -386,54 +388,54 @@ def _become_worker(
             other.close()
         for later in ends[worker + 1 :]:
             os.close(later)
-        work(worker, socket.socket(fileno=ends[worker]), parcel, descriptors)
+        run_assignment(worker, socket.socket(fileno=ends[worker]), payload, descriptors)
         code = 0
-        # The user's own exit functions, as at the end of any program.
+        # Exit functions that the user's code registered.
         atexit._run_exitfuncs()
     finally:
-        # The rest of an interpreter's clean-up is for the process that was started, and not for a
-        # fork of it. What a map has written to files of its own must not be lost, though.
+        # A fork must skip the interpreter's own clean-up, but not lose what a map has written to
+        # its files.
         with contextlib.suppress(Exception):
             _flush_files()
         os._exit(code)
 
 
 def _flush_files() -> None:
-    """Flush every file that is open; first of all what goes to the terminal."""
+    """Flush all open files, standard streams first."""
     sys.stdout.flush()
     sys.stderr.flush()
-    gc.collect()  # what nobody refers to is closed
+    gc.collect()  # closes unreferenced files
     for found in gc.get_objects():
         if issubclass(type(found), io.IOBase) and not found.closed:
             with contextlib.suppress(Exception):
                 found.flush()
 
 
-def _look_after(
+def _supervise(
     control: Channel,
     control_socket: socket.socket,
     woken: socket.socket,
     running: dict[int, int],
     program: int,
 ) -> None:
-    """Tell how each worker ends; end them all when the program closes the control socket."""
+    """Report how each worker ends; kill all when the program closes the control socket or exits."""
     with selectors.DefaultSelector() as selector:
         selector.register(control_socket, selectors.EVENT_READ)
         selector.register(woken, selectors.EVENT_READ)
         while running:
-            ready = {key.fileobj for key, _ in selector.select(_LOOK_S)}
+            ready = {key.fileobj for key, _ in selector.select(_CHECK_S)}
             if woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     woken.recv(4096)
                 _reap(control, running)
-            # A process that the program has forked may hold its end of the socket open.
+            # The parent is checked too, as a fork of the program may hold the socket open.
             if control_socket in ready or os.getppid() != program:
                 break
     for process in running:
         os.kill(process, signal.SIGKILL)
     for process in running:
         os.waitpid(process, 0)
-    # And what they have started: all of it is in the group that this process leads.
+    # Kills this process too, and all that the workers have started: they share its group.
     os.killpg(0, signal.SIGKILL)
 
 

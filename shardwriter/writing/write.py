@@ -4,7 +4,7 @@ The life of a write, which :func:`write_all` reads from top to bottom::
 
     write, write_splits   resolve the options; which datasets are written (Datasets)
     _check_options        refuse what does not need the source
-    claimed               lock every output
+    claim_output          lock every output
     open_engine           start worker processes while the source opens
     select                open the source, select the items of each dataset
     _plan_jobs            refuse what can not work, fix N
@@ -55,9 +55,9 @@ from shardwriter.sources import (
     ClosingSource,
     Source,
     find_splits,
-    hint_of_splits,
     open_source,
-    stops_queues,
+    splits_hint,
+    stop_queues_on_exit,
     table_options,
 )
 from shardwriter.storage import Storage, require_tensorflow
@@ -80,11 +80,11 @@ from shardwriter.writing.progress_bar import writing_progress
 from shardwriter.writing.publication import (
     begin_run,
     check_names,
-    claimed,
+    claim_output,
     commit,
     complete,
-    ledger_of,
-    prepared,
+    error_log_lines,
+    prepare_manifest,
 )
 from shardwriter.writing.resume import find_resume_state, run_facts
 from shardwriter.writing.resume_state import ResumeState
@@ -93,7 +93,7 @@ from shardwriter.writing.selection import Selection, key_costs, key_notes
 from shardwriter.writing.tfds import tfds_features
 
 
-@stops_queues
+@stop_queues_on_exit
 def write(
     source: Any,
     out: str | os.PathLike[str],
@@ -255,7 +255,7 @@ _GIVEN: Final = frozenset(
 """Fields of DatasetOptions that :func:`write_splits` sets itself."""
 
 
-@stops_queues
+@stop_queues_on_exit
 def write_splits(
     source: Any,
     out: str | os.PathLike[str],
@@ -455,7 +455,7 @@ def single_dataset(
 
     def open_only(note: Notify) -> list[Source]:
         source = open_source(data, format, options.schema, options.table, skip_errors=skip_errors)
-        hint = hint_of_splits(data, source)
+        hint = splits_hint(data, source)
         for line in [*source.notes, *([] if hint is None else [hint])]:
             note(line)
         return [source]
@@ -613,7 +613,9 @@ def write_all(
     for note in compatibility_notes(targets[0].output.compression):
         notices.note(note)
     with ExitStack() as held, ExitStack() as engines:
-        runs = [held.enter_context(claimed(each.output, run_options, storage)) for each in targets]
+        runs = [
+            held.enter_context(claim_output(each.output, run_options, storage)) for each in targets
+        ]
 
         # A pool starts its processes while the source is opened.
         engine = engines.enter_context(
@@ -694,7 +696,7 @@ def _resume_or_begin(
     if state is None:
         begin_run(run, run_facts(job))
         state = ResumeState(job.num_shards)
-        if not (job.source.stable or job.source.notes):
+        if not (job.source.resumable or job.source.notes):
             notices.info("an iterator can be read once: should this run be stopped, it is lost")
     ErrorBudget(run_options, state).check()
     return _Task(target, run, job, state)
@@ -716,7 +718,7 @@ def _write_dataset(
     else:
         report = _progress_of(target, progress)
         outcome = engine(job, run, state, report, partial(notices.info, split=target.split))
-    manifest = prepared(
+    manifest = prepare_manifest(
         run,
         outcome,
         target.output,
@@ -757,7 +759,7 @@ def _publish(sealed: Sequence[_Sealed]) -> None:
         check_names(run, manifest.pattern)
     for run, manifest, outcome in new:
         beside = [each.manifest for each in sealed if each.manifest is not manifest]
-        commit(run, manifest, ledger_of(outcome), beside=beside)
+        commit(run, manifest, error_log_lines(outcome), beside=beside)
     for run, _, _ in new:
         complete(run)
 

@@ -464,7 +464,7 @@ def loaded(source, items=None):
 
 @every_source
 def test_listing_twice_gives_the_same_items(source):
-    assert source.stable
+    assert source.resumable
     assert list(source.items()) == list(source.items())
 
 
@@ -527,7 +527,7 @@ def test_descriptors_are_picklable(source):
 
 @file_source
 def test_a_source_that_travels_is_picklable(source):
-    if not source.travels:
+    if not source.sendable:
         pytest.skip("it stays where it is")
     try:
         sent = pickle.dumps(source)

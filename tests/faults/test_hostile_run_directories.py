@@ -21,7 +21,7 @@ from shardwriter.formats import canonical
 from shardwriter.storage import LocalStorage
 from shardwriter.writing import publication
 from shardwriter.writing.index_files import make_index
-from shardwriter.writing.journal import signed
+from shardwriter.writing.journal import signed_line
 from shardwriter.writing.options import SKIP, RunOptions
 from shardwriter.writing.run_directory import RunDirectory
 
@@ -204,14 +204,14 @@ def edited(name, *keys, value):
         for key in keys[:-1]:
             inner = inner[key]
         inner[keys[-1]] = value(inner.get(keys[-1])) if callable(value) else value
-        data = signed(told) if is_signed else canonical.dumps(told).encode()
+        data = signed_line(told) if is_signed else canonical.dumps(told).encode()
         (run / name).write_bytes(data)
 
     return change
 
 
 def only(name, value):
-    return lambda run, _: (run / name).write_bytes(signed(value))
+    return lambda run, _: (run / name).write_bytes(signed_line(value))
 
 
 def adopted(*paths):
@@ -284,7 +284,7 @@ CASES = {
     # base.
     "base is torn": ("unfinished", text("base", b"0123"), REFUSED, REFUSED, DONE),
     "base is deep": (
-        "unfinished", lambda run, _: (run / "base").write_bytes(signed(7)[:9] + DEEP),
+        "unfinished", lambda run, _: (run / "base").write_bytes(signed_line(7)[:9] + DEEP),
         REFUSED, REFUSED, DONE,
     ),
     "base is a number": ("unfinished", only("base", 7), REFUSED, REFUSED, DONE),
@@ -474,9 +474,9 @@ def test_other_commands_touch_nothing_else(tmp_path, place, command, change):
 def test_a_foreign_folder_is_said_to_be_one_and_what_to_do(tmp_path, place):
     (place("nothing") / "notes.txt").write_text("x")
     _, error = checked(lambda: write(tmp_path / "out", overwrite=True))
-    assert "it holds 'notes.txt'" in error.message
+    assert "holds a file of another program, 'notes.txt'" in error.message
     assert error.path == str(tmp_path / "out" / ".t.partial")
-    assert "move what is in it elsewhere" in error.hint
+    assert "move its files elsewhere" in error.hint
     assert os.listdir(tmp_path / "out" / ".t.partial") == ["notes.txt"]
 
 
@@ -485,7 +485,7 @@ def test_a_commit_that_can_not_be_read_is_started_again_while_nothing_is_publish
     (run / "commit.json").write_bytes(b"{")
     _, error = checked(lambda: write(tmp_path / "out"))
     assert "a publication was begun" in error.message
-    assert "nothing was published: --overwrite starts again" in error.hint
+    assert "nothing was published: use --overwrite to start over" in error.hint
     write(tmp_path / "out", overwrite=True)
     assert not run.exists()
 
@@ -521,7 +521,7 @@ def test_a_shard_that_was_adopted_is_proven_before_it_is_moved(tmp_path, place):
     adopted(SHARD, INDEX)(run, None)
     became, error = checked(lambda: write(tmp_path / "out", resume=True))
     assert became == REFUSED
-    assert "is not the one that was committed to" in error.message
+    assert "is not the committed one" in error.message
     data[20] ^= 1
     (run / name).write_bytes(data)
     write(tmp_path / "out", resume=True)

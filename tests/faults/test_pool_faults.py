@@ -63,10 +63,10 @@ def remote_text(error):
 PLACES = [
     ("load", "strided"),
     ("map", "strided"),
-    ("map", "dealt"),
+    ("map", "sent"),
     ("encode", "strided"),
-    ("encode", "dealt"),
-    ("unpack", "dealt"),
+    ("encode", "sent"),
+    ("unpack", "sent"),
 ]
 # fault -> class of the error, of its cause, and what is said
 FAULTS = {
@@ -126,7 +126,7 @@ def test_a_fault_in_a_worker(out, place, way, fault, at):
         assert "faulty.py" in text
 
 
-@pytest.mark.parametrize("way", ["strided", "dealt"])
+@pytest.mark.parametrize("way", ["strided", "sent"])
 def test_ctrl_c_of_the_users_own_making_stops_the_write(out, way):
     with pytest.raises(KeyboardInterrupt) as info:
         write(out, "map", way, faulty.raise_interrupt, 3)
@@ -142,17 +142,17 @@ def test_an_exception_that_can_not_say_what_it_is(out, place):
     assert "in raise_silent" in remote_text(info.value)
 
 
-@pytest.mark.parametrize("way", ["strided", "dealt"])
+@pytest.mark.parametrize("way", ["strided", "sent"])
 def test_a_map_that_closes_all_files(out, way):
     with pytest.raises((RunError, CallableError)):
         write(out, "map", way, faulty.close_files, 3)
 
 
-@pytest.mark.parametrize("way", ["strided", "dealt"])
+@pytest.mark.parametrize("way", ["strided", "sent"])
 def test_the_template_is_killed(out, way):
     with pytest.raises(WorkerDied, match="SIGKILL") as info:
         write(out, "map", way, faulty.kill_template, 3)
-    assert "looks after the workers" in str(info.value)
+    assert "the template process of the workers has ended" in str(info.value)
     assert info.value.index is None  # no item is to blame
 
 
@@ -160,17 +160,17 @@ def test_the_template_is_killed(out, way):
 @pytest.mark.parametrize("at", POSITIONS)
 def test_a_fault_of_the_iterator_in_the_program(out, fault, at):
     with pytest.raises(CallableError, match="the source raised") as info:
-        write(out, "source", "dealt", fault, at)
+        write(out, "source", "sent", fault, at)
     assert info.value.index == at
     assert isinstance(info.value.__cause__, (ValueError, SystemExit))
 
 
 def test_ctrl_c_in_the_iterator(out):
     with pytest.raises(KeyboardInterrupt):
-        write(out, "source", "dealt", faulty.raise_interrupt, 3)
+        write(out, "source", "sent", faulty.raise_interrupt, 3)
 
 
-@pytest.mark.parametrize("way", ["strided", "dealt"])
+@pytest.mark.parametrize("way", ["strided", "sent"])
 def test_a_disk_that_is_full(out, way):
     class Data:
         def __len__(self):
@@ -328,7 +328,7 @@ def start(code, *arguments):
     return started(command, stderr=subprocess.PIPE, env=environment, start_new_session=True)
 
 
-@pytest.mark.parametrize("way", ["strided", "dealt"])
+@pytest.mark.parametrize("way", ["strided", "sent"])
 def test_the_program_is_killed_while_a_map_sleeps(tmp_path, mark, way):
     with start(PROGRAM + WRITE, tmp_path, way) as program:
         assert program.stderr.readline() == b"asleep\n"
@@ -353,7 +353,7 @@ def items():
 data = faulty.Data("map", asleep, at)
 sw.write(items, out + "/t@4", map=data.map, workers=2)
 """
-    with start(PROGRAM + fork, tmp_path, "dealt") as program:
+    with start(PROGRAM + fork, tmp_path, "sent") as program:
         lines = sorted([program.stderr.readline(), program.stderr.readline()])
         assert lines[0] == b"asleep\n"
         forked = int(lines[1].split()[1])
@@ -402,7 +402,7 @@ def items():
     {ending}
 sw.write(items, out + "/t@4", workers=2)
 """
-    with start(PROGRAM + code, tmp_path, "dealt") as program:
+    with start(PROGRAM + code, tmp_path, "sent") as program:
         program.wait(PLENTY_S)
     until(lambda: not marked(mark))
     assert published(tmp_path) == []
@@ -427,7 +427,7 @@ threading.Thread(target=leave).start()
 # -- Ctrl-C and SIGTERM ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["strided", "dealt"])
+@pytest.mark.parametrize("way", ["strided", "sent"])
 def test_ctrl_c(out, way, mark):
     with start(PROGRAM + WRITE, out, way) as program:
         assert program.stderr.readline() == b"asleep\n"

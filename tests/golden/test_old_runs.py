@@ -30,7 +30,7 @@ def test_an_old_run_is_resumed(tmp_path, run):
         archive.extractall(tmp_path / "out", filter="data")
     notes = []
     old_run_data.write(tmp_path / "out" / "t@7", *options, resume=True, notify=notes.append)
-    assert any(note.startswith("kept ") for note in notes)
+    assert any(note.startswith("resuming: ") for note in notes)
     old_run_data.write(tmp_path / "whole" / "t@7", *options)
     assert files(tmp_path / "out") == files(tmp_path / "whole")
 

@@ -1,6 +1,6 @@
 """The key test: whatever writes a dataset, every byte of it is the same.
 
-The serial engine is held against the pool over everything that must not matter. All values of all
+The serial engine is compared with the pool over everything that must not matter. All values of all
 factors would be ten thousand runs; what is run is every combination of any two of them (of any
 three with SHARDWRITER_PARITY=3).
 """
@@ -100,7 +100,7 @@ STRENGTH = int(os.environ.get("SHARDWRITER_PARITY", "2"))
 
 FACTORS = {
     "source": ["rows", "csv", "jsonl", "images", "records"],
-    "way": ["strided", "dealt"],
+    "way": ["strided", "sent"],
     "workers": [2, 3, 5, 7],
     "num_shards": [1, 2, 3, 8, NUM_ITEMS, NUM_ITEMS + 1],
     "map": [None, keep_all, skip_some],
@@ -145,8 +145,8 @@ def digests(folder):
 
 def written(inputs, folder, workers, setting):
     source = open_source(inputs[setting["source"]])
-    if setting["way"] == "dealt":
-        source.travels = False
+    if setting["way"] == "sent":
+        source.sendable = False
     compression = setting["compression"]
     options = DatasetOptions(
         setting["map"],

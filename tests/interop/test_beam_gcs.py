@@ -145,25 +145,25 @@ def task_for(bucket, source, **more):
     task = task_of(
         open_source(source), output, DatasetOptions(), RunOptions(**more), strategy="strided"
     )
-    task.place.enter()
+    task.out.enter()
     return task
 
 
 def make(task, shard):
-    return write_shard(task.job, task.place, shard, skip_errors=False, max_errors=None).to_bytes()
+    return write_shard(task.job, task.out, shard, skip_errors=False, max_errors=None).to_bytes()
 
 
 def forget(task):
     """Delete what is known of finished shards, as if their attempts had not come so far."""
-    run = task.place.run()
-    for name in task.place.storage.list(run.path):
+    run = task.out.run()
+    for name in task.out.storage.list(run.path):
         if name.startswith("done-"):
-            task.place.storage.delete(run.file(name))
+            task.out.storage.delete(run.file(name))
 
 
 def test_attempts_that_do_the_same_work(tmp_path, bucket):
     task = task_for(bucket, Numbers(100))
-    assert task.place.writes_final_names
+    assert task.out.writes_final_names
     values = [make(task, shard) for shard in range(N)]
     forget(task)
     again = [make(task, shard) for shard in range(N)]
@@ -176,7 +176,7 @@ def test_an_attempt_that_does_other_work_is_refused(bucket):
     task = task_for(bucket, Numbers(100))
     make(task, 0)
     forget(task)
-    other = replace(task, cargo=task_for_other(bucket))
+    other = replace(task, payload=task_for_other(bucket))
     with pytest.raises(StorageError):
         make(other, 0)
 
@@ -185,7 +185,7 @@ def task_for_other(bucket):
     output = parse_output(f"{bucket}/elsewhere/train@{N}", urls=True)
     return task_of(
         open_source(Numbers(90)), output, DatasetOptions(), RunOptions(), strategy="strided"
-    ).cargo
+    ).payload
 
 
 def test_a_worker_that_is_late_changes_nothing(tmp_path, bucket):
@@ -211,7 +211,7 @@ def test_what_is_there_is_refused_and_can_be_replaced(tmp_path, bucket):
     with pytest.raises(OutputExists):
         task_for(bucket, Numbers(100))
     other = task_for(bucket, Numbers(7), overwrite=True)
-    assert not other.place.writes_final_names
+    assert not other.out.writes_final_names
     values = [make(other, shard) for shard in range(N)]
     assert sw.stats(f"{bucket}/train").num_defects == 0
     publish_shards(other, values)

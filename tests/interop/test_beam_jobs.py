@@ -211,7 +211,7 @@ def test_errors_in_workers_say_what_where_and_what_to_do(inputs: Path) -> None:
         ("write rows.csv none/t@4 --project", 2, ["--project"]),
         ("write rows.csv none/t@4 -j4", 2, ["-j", "--num_workers"]),
         ("write rows.csv none/t@4 --dry-run", 2, ["--dry-run", "shardwriter write"]),
-        ("write rows.csv there/t@2 --runner=FnApiRunner", 2, ["there already", "--overwrite"]),
+        ("write rows.csv there/t@2 --runner=FnApiRunner", 2, ["exists already", "--overwrite"]),
         ("write rows.csv none/t@4 --runner=DataflowRunner", 2, ["rows.csv", "gs://"]),
         ("write rows.csv none/t@4 --runner=NoRunner", 2, ["NoRunner"]),
         ("write rows.csv none/t@4 --runner=no.such.Runner", 2, ["--runner", "no"]),
@@ -362,7 +362,7 @@ def test_jobs_on_a_bucket(
     assert json.loads(written[1])["manifest"] == f"{bucket}/out/t.manifest.json"
     assert found == files(tmp_path / "out")
     assert there[0] == 2
-    assert "is there already" in there[2]
+    assert "exists already" in there[2]
     assert stats[0] == 0, stats
     assert stats[1] == (kept or b"").decode()
     assert json.loads(stats[1])["num_records"] == 100

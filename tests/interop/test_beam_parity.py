@@ -314,7 +314,7 @@ def _id_of(record):
         ({"key": "id", "format": "csv"}, "format is for sources"),
         ({"key": "id", "plan": "plan.json"}, "plan is for sources"),
         ({"key": "id", "num_buckets": 0}, "num_buckets is 0"),
-        ({"key": "id", "options": DatasetOptions(order="key", key="x")}, "the options say the key"),
+        ({"key": "id", "options": DatasetOptions(order="key", key="x")}, "the options have key"),
     ],
 )
 def test_what_a_collection_can_not_have(tmp_path, more, message):

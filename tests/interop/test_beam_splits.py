@@ -87,7 +87,7 @@ def test_an_output_that_is_there_is_refused_before_the_first_job(tmp_path, invok
     done = invoke(
         "write", tmp_path / "t.csv", tmp_path / "out/d@1", "--split", "a=0.5,b=0.5", code=2
     )
-    assert "'d-b' is there already" in done.err
+    assert "'d-b' exists already" in done.err
     assert not list((tmp_path / "out").glob("d-a*"))
 
 

@@ -9,24 +9,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from beam_steps import OPTIONS, N, made_by, publish_all, task_for
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 
 from beam_jobs import Blobs, Broken, Numbers, assert_same, contents, drop_some
+from beam_steps import OPTIONS, N, made_by, publish_all, task_for
 
 import shardwriter as sw
+from shardwriter.cluster.launch import Facts, FinishedShard, pack_json, unpack_json
 from shardwriter.cluster.parts import (
     MAX_BLOCK_RUNS,
     MAX_GROUP_BYTES,
     Block,
     Chunk,
-    Cut,
+    Partitioning,
     join_blocks,
     write_block,
 )
-from shardwriter.cluster.place import Facts, MadeShard, pack_json, unpack_json
-from shardwriter.cluster.steps import MakeChunks, chunk_maker, publish_shards, write_shard
+from shardwriter.cluster.steps import WriteChunks, chunk_writer, publish_shards, write_shard
 from shardwriter.cluster.task import read_plan, task_of
 from shardwriter.dataset.naming import parse_output
 from shardwriter.errors import (
@@ -56,10 +56,10 @@ def serial(folder, source=None, **more):
 def groups_of(task, runs=None):
     """Make the chunks of runs, and group them."""
     groups = {}
-    for run in range(task.cut.num_runs(task.num_items)) if runs is None else runs:
-        for key, value in MakeChunks(task).process(run):
+    for run in range(task.partitioning.num_runs(task.num_items)) if runs is None else runs:
+        for key, value in WriteChunks(task).process(run):
             groups.setdefault(key, []).append(value)
-    for key, value in MakeChunks(task).process(-1):
+    for key, value in WriteChunks(task).process(-1):
         groups.setdefault(key, []).append(value)
     return groups
 
@@ -68,10 +68,10 @@ def shards_of(task, groups):
     """Write groups as parts, and join them."""
     blocks = {}
     for key, values in groups.items():
-        block = write_block(task.place, task.cut, task.label, key, values)
-        blocks.setdefault(task.cut.block_and_shard(key)[1], []).append(block.to_bytes())
+        block = write_block(task.out, task.partitioning, task.label, key, values)
+        blocks.setdefault(task.partitioning.block_and_shard(key)[1], []).append(block.to_bytes())
     return [
-        join_blocks(task.place, task.packing, task.label, shard, values).to_bytes()
+        join_blocks(task.out, task.packing, task.label, shard, values).to_bytes()
         for shard, values in blocks.items()
     ]
 
@@ -100,16 +100,16 @@ def test_in_any_order_and_twice(tmp_path, compression):
 @pytest.mark.parametrize("lost", [0, 1, 7, 13])
 def test_a_run_that_is_lost(tmp_path, lost):
     task = task_for(tmp_path, plan=SMALL)
-    runs = set(range(task.cut.num_runs(500)))
+    runs = set(range(task.partitioning.num_runs(500)))
     groups = groups_of(task, sorted(runs - {lost}))
-    with pytest.raises(AssignmentError, match="items are missing on the way"):
+    with pytest.raises(AssignmentError, match="items are missing"):
         shards_of(task, groups)
 
 
 def test_the_last_run_that_is_lost(tmp_path):
     task = task_for(tmp_path, plan=SMALL)
-    values = shards_of(task, groups_of(task, range(task.cut.num_runs(500) - 1)))
-    with pytest.raises(AssignmentError, match="the law gives it"):
+    values = shards_of(task, groups_of(task, range(task.partitioning.num_runs(500) - 1)))
+    with pytest.raises(AssignmentError, match=r"the assignment of .* items gives it"):
         publish_shards(task, values)
     assert not list(tmp_path.glob("*.json"))
 
@@ -117,58 +117,67 @@ def test_the_last_run_that_is_lost(tmp_path):
 def test_a_group_that_is_lost(tmp_path):
     task = task_for(tmp_path, plan=SMALL)
     groups = groups_of(task)
-    del groups[task.cut.key(3, 2)]
-    with pytest.raises(AssignmentError, match="items are missing on the way"):
+    del groups[task.partitioning.key(3, 2)]
+    with pytest.raises(AssignmentError, match="items are missing"):
         shards_of(task, groups)
 
 
 def test_a_shard_that_is_lost(tmp_path):
     task = task_for(tmp_path)
     values = shards_of(task, groups_of(task))
-    with pytest.raises(AssignmentError, match="1 shards were not made, shard 4 first"):
+    with pytest.raises(AssignmentError, match="1 shards were not written, the first"):
         publish_shards(task, values[:4])
 
 
 def test_a_run_that_comes_out_otherwise(tmp_path):
     task = task_for(tmp_path, plan=SMALL)
     groups = groups_of(task)
-    key = task.cut.key(0, 0)
+    key = task.partitioning.key(0, 0)
     chunk = Chunk.from_bytes(groups[key][0])
     groups[key].append(replace(chunk, crc32c=chunk.crc32c ^ 1).to_bytes())
-    with pytest.raises(AssignmentError, match="was made twice"):
+    with pytest.raises(AssignmentError, match="was written twice"):
         shards_of(task, groups)
 
 
 def test_a_part_that_was_damaged(tmp_path):
     task = task_for(tmp_path, plan=SMALL)
     groups = groups_of(task)
-    keys = [task.cut.key(run, 0) for run in (0, 3)]
-    blocks = [write_block(task.place, task.cut, task.label, key, groups[key]) for key in keys]
+    keys = [task.partitioning.key(run, 0) for run in (0, 3)]
+    blocks = [
+        write_block(task.out, task.partitioning, task.label, key, groups[key]) for key in keys
+    ]
     with open(blocks[1].parts[0].path, "r+b") as file:
         file.seek(30)
         file.write(b"\xff")
-    with pytest.raises(StorageError, match="not what was written"):
-        join_blocks(task.place, task.packing, task.label, 0, [b.to_bytes() for b in blocks])
+    with pytest.raises(StorageError, match="has changed since it was written"):
+        join_blocks(task.out, task.packing, task.label, 0, [b.to_bytes() for b in blocks])
 
 
 def test_no_group_is_larger_than_the_limit():
     for num_shards in (1, 16, 1000, 100_000):
         for mean_bytes in (0, 16, 1_000, 100_000, 10_000_000, 1_000_000_000):
-            cut = Cut.of(num_shards, mean_bytes)
-            assert cut.block_runs * cut.max_chunk_bytes <= MAX_GROUP_BYTES
-            assert cut.max_chunk_bytes >= min(4 << 20, 7 * cut.chunk_records * mean_bytes)
-            assert 1 <= cut.block_runs <= MAX_BLOCK_RUNS
-            assert cut.chunk_records >= 1
-            if cut.chunk_records > 1:
-                assert cut.run_items * mean_bytes <= 32 << 20
+            partitioning = Partitioning.of(num_shards, mean_bytes)
+            assert partitioning.block_runs * partitioning.max_chunk_bytes <= MAX_GROUP_BYTES
+            assert partitioning.max_chunk_bytes >= min(
+                4 << 20, 7 * partitioning.chunk_records * mean_bytes
+            )
+            assert 1 <= partitioning.block_runs <= MAX_BLOCK_RUNS
+            assert partitioning.chunk_records >= 1
+            if partitioning.chunk_records > 1:
+                assert partitioning.run_items * mean_bytes <= 32 << 20
 
 
 def test_a_cut_covers_every_item_once():
-    cut = Cut(N, 7, 3)
-    assert [cut.num_runs(t) for t in (0, 1, 34, 35, 36)] == [0, 1, 1, 1, 2]
-    keys = {cut.key(run, shard) for run in range(9) for shard in range(N)}
+    partitioning = Partitioning(N, 7, 3)
+    assert [partitioning.num_runs(t) for t in (0, 1, 34, 35, 36)] == [0, 1, 1, 1, 2]
+    keys = {partitioning.key(run, shard) for run in range(9) for shard in range(N)}
     assert keys == set(range(3 * N))
-    assert [cut.block_and_shard(key) for key in (0, 4, 5, 14)] == [(0, 0), (0, 4), (1, 0), (2, 4)]
+    assert [partitioning.block_and_shard(key) for key in (0, 4, 5, 14)] == [
+        (0, 0),
+        (0, 4),
+        (1, 0),
+        (2, 4),
+    ]
 
 
 # -- strided ---------------------------------------------------------------------------------------
@@ -211,11 +220,11 @@ def test_publishing_twice(tmp_path):
 def test_too_many_errors(tmp_path):
     more = {"on_error": "skip", "max_errors": 4, "strategy": "strided"}
     task = task_for(tmp_path, Broken(500), **more)
-    job, place = task.job, task.place
+    job, out = task.job, task.out
     with pytest.raises(TooManyErrors, match="5 items of a part of the input gave an error"):
-        write_shard(job, place, 0, skip_errors=True, max_errors=4)
+        write_shard(job, out, 0, skip_errors=True, max_errors=4)
     values = [
-        write_shard(job, place, s, skip_errors=True, max_errors=None).to_bytes() for s in range(N)
+        write_shard(job, out, s, skip_errors=True, max_errors=None).to_bytes() for s in range(N)
     ]
     with pytest.raises(TooManyErrors, match="5 items gave an error, and 4 may; the last: item 450"):
         publish_shards(task, values)
@@ -227,7 +236,7 @@ def test_too_many_errors(tmp_path):
 
 def test_a_dataset_that_is_there(tmp_path, tmp_path_factory):
     serial(tmp_path)
-    with pytest.raises(OutputExists, match="a dataset 'train' is there already"):
+    with pytest.raises(OutputExists, match="a dataset 'train' exists already"):
         task_for(tmp_path)
     task = task_for(tmp_path, overwrite=True)
     before = sorted(path.name for path in tmp_path.iterdir())
@@ -249,7 +258,7 @@ def test_a_run_that_is_there(tmp_path):
     made_by(task, 1)
     with pytest.raises(OutputExists, match="an unfinished run") as told:
         sw.write(Numbers(500), tmp_path / f"train@{N}")
-    assert "a Beam job is at it, or has failed" in told.value.hint
+    assert "a Beam job is writing it, or has failed" in told.value.hint
     with pytest.raises(OutputExists, match="an unfinished run"):
         task_for(tmp_path)
     again = task_for(tmp_path, overwrite=True)
@@ -274,7 +283,7 @@ def test_a_run_that_is_resumed(tmp_path):
         DatasetOptions(map=drop_some, label="label"),
     )
     again = task_of(open_source(Numbers(500)), output, options, RunOptions(resume=True))
-    assert again.place.is_finished
+    assert again.out.is_finished
     assert publish_shards(again, []).num_shards == N
 
 
@@ -287,18 +296,18 @@ def test_a_run_of_another_job_is_not_resumed(tmp_path):
 def test_beginning_again_destroys_nothing(tmp_path, monkeypatch):
     task = task_for(tmp_path, strategy="strided")
     made = made_by(task, 2)
-    monkeypatch.setattr("shardwriter.cluster.place._entered", set())
-    task.place.enter()
+    monkeypatch.setattr("shardwriter.cluster.launch._entered", set())
+    task.out.enter()
     assert os.path.exists(made.path)
 
 
-# -- what travels ----------------------------------------------------------------------------------
+# -- what is sent ---------------------------------------------------------------------------------
 
 
 def test_what_travels_comes_back(tmp_path):
     task = task_for(tmp_path, strategy="strided")
     made = made_by(task, 2)
-    again = MadeShard.from_bytes(made.to_bytes(), N)
+    again = FinishedShard.from_bytes(made.to_bytes(), N)
     assert again.to_bytes() == made.to_bytes()
     assert again.facts.gaps == made.facts.gaps
     chunk = Chunk(3, 21, 7, b"\1\0\0\0", 5, (b"frames",), None, b"facts")
@@ -331,7 +340,10 @@ def test_facts_join_in_any_order(tmp_path):
     ("more", "message"),
     [
         ({"source": iter([])}, "can be read once"),
-        ({"source": (lambda: iter(range(3))), "strategy": "strided"}, "can not be strided"),
+        (
+            {"source": (lambda: iter(range(3))), "strategy": "strided"},
+            "needs a source with random access",
+        ),
         ({"backend": "tensorflow"}, "backend"),
         ({"retry_errors": True}, "engines of one machine"),
         ({"item_timeout_s": 3.0}, "engines of one machine"),
@@ -363,8 +375,8 @@ def test_a_dataset_that_is_published_after_the_launch(tmp_path):
     task = task_for(tmp_path, strategy="strided", entered=False)
     sw.write([b"others"] * 7, tmp_path / "train@2")
     before = contents(tmp_path)
-    with pytest.raises(RunError, match="another job has taken its place"):
-        task.place.enter()
+    with pytest.raises(RunError, match="another job uses its run directory"):
+        task.out.enter()
     assert contents(tmp_path) == before
 
 
@@ -385,9 +397,9 @@ def test_a_new_worker_that_is_late(tmp_path, monkeypatch, overwrite):
     task = task_for(tmp_path, strategy="strided", overwrite=overwrite)
     publish_all(task)
     before = contents(tmp_path)
-    monkeypatch.setattr("shardwriter.cluster.place._entered", set())
-    with pytest.raises(RunError, match="another job has taken its place"):
-        task.place.enter()
+    monkeypatch.setattr("shardwriter.cluster.launch._entered", set())
+    with pytest.raises(RunError, match="another job uses its run directory"):
+        task.out.enter()
     assert contents(tmp_path) == before
     assert not (tmp_path / ".train.partial").exists()
 
@@ -395,7 +407,7 @@ def test_a_new_worker_that_is_late(tmp_path, monkeypatch, overwrite):
 def test_publishing_twice_when_the_job_lies_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr("shardwriter.cluster.task._INLINE_BYTES", 0)
     task = task_for(tmp_path, strategy="strided")
-    assert task.cargo.path is not None
+    assert task.payload.path is not None
     values = [made_by(task, shard).to_bytes() for shard in range(N)]
     first = publish_shards(task, values)
     monkeypatch.setattr("shardwriter.cluster.task._unpacked", {})
@@ -418,7 +430,7 @@ def test_a_launch_finishes_what_another_has_committed(tmp_path, tmp_path_factory
         with pytest.raises(KeyboardInterrupt):
             publish_shards(task, values)
     again = task_for(tmp_path, strategy="strided", resume=True, entered=False)
-    assert again.place.is_finished
+    assert again.out.is_finished
     assert_same(tmp_path, serial(tmp_path_factory.mktemp("serial")))
 
 
@@ -450,14 +462,14 @@ def test_a_finished_dataset_that_would_come_out_otherwise_now(tmp_path, monkeypa
         task_for(tmp_path, strategy="strided", resume=True, entered=False)
 
 
-def test_chunks_are_handed_on_when_they_are_whole(tmp_path):
+def test_a_chunk_is_yielded_once_it_is_complete(tmp_path):
     task = task_for(tmp_path, Blobs(20, 300), plan={"chunk_records": 1, "block_runs": 1}, map=None)
     seen = []
-    maker = chunk_maker(task, task.cut)
+    writer = chunk_writer(task, task.partitioning)
     items = ((index, item) for index, item in task.job.selection.items_at(np.arange(N)))
     watched = (seen.append(index) or (index, item) for index, item in items)
-    made = maker.make(0, watched)
-    next(made)
+    chunks = writer.write(0, watched)
+    next(chunks)
     assert len(seen) == 2  # one is held back, for the facts
 
 
@@ -465,7 +477,9 @@ def test_the_largest_chunks_of_a_run_go_to_files(tmp_path, monkeypatch):
     monkeypatch.setattr("shardwriter.cluster.parts.MAX_RUN_BYTES", 100_000)
     plan = {"chunk_records": 50, "block_runs": 3}
     task = task_for(tmp_path / "beam", Blobs(500, 10_000), plan=plan, map=None)
-    chunks = [chunk for _, chunk in chunk_maker(task, task.cut).make(0, numbered(task, 250))]
+    chunks = [
+        chunk for _, chunk in chunk_writer(task, task.partitioning).write(0, numbered(task, 250))
+    ]
     assert any(chunk.path is not None for chunk in chunks)
     publish_shards(task, shards_of(task, groups_of(task)))
     sw.write(Blobs(500, 10_000), tmp_path / "serial" / f"train@{N}", label="label")
@@ -479,7 +493,7 @@ def numbered(task, num_items):
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        ({"num_shards": N + 1}, "the plan is for 6 shards, and OUT says 5"),
+        ({"num_shards": N + 1}, "the plan is for 6 shards, and OUT has 5"),
         ({"strategy": "strided"}, "the plan is of another job"),
     ],
 )
@@ -518,7 +532,7 @@ PLAN = {
 )
 def test_files_that_are_no_plans(tmp_path, text):
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(OptionError, match="no plan of a Beam job"):
+    with pytest.raises(OptionError, match="not a plan of a Beam job"):
         read_plan(str(tmp_path / "plan.json"))
     with pytest.raises(StorageError):
         read_plan(str(tmp_path))

@@ -17,7 +17,7 @@ pytest.importorskip("apache_beam", reason="Apache Beam is not installed")
 from beam_steps import N, made_by, publish_all, task_for
 
 from shardwriter.cluster.keyed import bucket_of, read_bucket, write_bucket
-from shardwriter.cluster.place import pack_json, unpack_json
+from shardwriter.cluster.launch import pack_json, unpack_json
 
 
 class Touch:
@@ -45,7 +45,7 @@ def forged(folder):
 @pytest.mark.parametrize("kind", ["forged", "cut", "longer", "empty", "huge"])
 def test_a_job_file_that_was_exchanged_is_not_unpickled(tmp_path, in_file, kind):
     task = task_for(tmp_path, strategy="strided")
-    path = Path(task.cargo.path)
+    path = Path(task.payload.path)
     data = path.read_bytes()
     path.write_bytes(
         {
@@ -56,7 +56,7 @@ def test_a_job_file_that_was_exchanged_is_not_unpickled(tmp_path, in_file, kind)
             "huge": struct.pack("<QQ", 1, 2**62) + data,
         }[kind]
     )
-    with pytest.raises(RunError, match="not the file that was packed") as caught:
+    with pytest.raises(RunError, match="not the file that the launch") as caught:
         made_by(task, 0)
     assert caught.value.path == str(path)
     assert not (tmp_path / "ran").exists()
@@ -67,13 +67,13 @@ def test_a_job_file_that_was_exchanged_is_not_unpickled(tmp_path, in_file, kind)
 def test_a_bucket_file_that_was_exchanged_is_not_unpickled(tmp_path):
     task = task_for(tmp_path)
     items = [bucket_of({"n": n}, "n", 0, 1)[1] for n in range(20)]
-    bucket = write_bucket(task.place, 0, items)
-    assert len(list(read_bucket(task.place, bucket))) == 20
+    bucket = write_bucket(task.out, 0, items)
+    assert len(list(read_bucket(task.out, bucket))) == 20
     evil = struct.pack("<QQ", 0, 1) + b"k" + pickle.dumps(Touch(tmp_path / "ran"))
     with TFRecordWriter(bucket.path) as writer:  # its frames are whole
         writer.write(evil)
-    with pytest.raises(RunError, match="not the file that this job has written"):
-        next(read_bucket(task.place, bucket))
+    with pytest.raises(RunError, match="not the file that the job wrote"):
+        next(read_bucket(task.out, bucket))
     assert not (tmp_path / "ran").exists()
 
 
@@ -105,9 +105,9 @@ def test_a_note_of_a_shard_that_was_forged_counts_for_nothing(tmp_path, forge):
     note = next((tmp_path / "out" / ".train.partial").glob("done-00000-*"))
     data = note.read_bytes()
     note.write_bytes(forge(data, victim))
-    assert task.place.done(0) is None
+    assert task.out.load_finished(0) is None
     note.write_bytes(data)
-    assert task.place.done(0).path == made.path
+    assert task.out.load_finished(0).path == made.path
     before = victim.read_bytes()
     publish_all(task)
     assert victim.read_bytes() == before
@@ -135,7 +135,7 @@ def test_a_shard_whose_rows_were_changed_is_made_again(tmp_path, change):
     task = task_for(tmp_path / "out", strategy="strided")
     made = made_by(task, 0)
     resumed = task_for(tmp_path / "out", strategy="strided", resume=True)
-    assert resumed.place.is_resumed
+    assert resumed.out.is_resumed
     rows = Path(made.index_path)
     rows.write_bytes(change(rows.read_bytes()))
     again = made_by(resumed, 0)
@@ -165,5 +165,5 @@ def test_a_worker_refuses_a_run_directory_that_is_a_link(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir(exist_ok=True)
     os.symlink(victim, tmp_path / "out" / ".train.partial")
     with pytest.raises(RunError, match="symbolic link"):
-        task.place.enter()
+        task.out.enter()
     assert os.listdir(victim) == ["thesis"]

@@ -60,8 +60,8 @@ def test_a_cell_that_was_stopped_says_how_to_go_on(kernel, tmp_path):
     error = of_kind(kernel.finish(cell), "error")[0]
     assert error["ename"] == "KeyboardInterrupt"
     text = "\n".join(error["traceback"])
-    assert "what is done is kept in" in text
-    assert "resume=True goes on with it" in text
+    assert "the unfinished run is in" in text
+    assert "resume=True continues it" in text
     gate.touch()
     again = of_kind(kernel.run(f"{write})"), "error")[0]
     assert again["ename"] == "OutputExists"

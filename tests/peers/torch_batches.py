@@ -105,7 +105,7 @@ def test_a_dataset_without_images_is_refused(tmp_path):
     sw.write([{"x": 1}], tmp_path / "t@1")
     with pytest.raises(OptionError, match="no feature of 't' is an image in its schema"):
         ShardLoader(tmp_path / "t", decode="images")
-    with pytest.raises(OptionError, match="decode='images' is for"):
+    with pytest.raises(OptionError, match="decode='images' needs"):
         ShardLoader(sw.open(tmp_path / "t", decode=False), decode="images")
     with pytest.raises(OptionError, match="decode is 'image'"):
         ShardLoader(tmp_path / "t", decode="image")

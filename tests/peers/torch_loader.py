@@ -311,7 +311,7 @@ def test_a_loader_says_what_it_is(path):
         ({"in_order": False, "num_workers": 1}, "in_order"),
         ({"colate": list}, "'colate'"),
         ({"map": 3}, "map"),
-        ({"item_timeout_s": 3}, "needs workers"),
+        ({"item_timeout_s": 3}, "need worker processes"),
         ({"start_timeout_s": 0, "num_workers": 1}, "start_timeout_s"),
         ({"rank": 1}, "world"),
         ({"uneven": "some"}, "uneven"),
@@ -386,7 +386,7 @@ def test_the_iterable_kind_without_workers_and_sample_by_sample(path):
     mapped = IterableShards(path, map=lambda example: int(example["i"]))
     loader = DataLoader(mapped, batch_size=10, num_workers=2)
     assert sorted(i for batch in loader for i in batch.tolist()) == list(range(N))
-    with pytest.raises(OptionError, match="about batches"):
+    with pytest.raises(OptionError, match="need batches"):
         IterableShards(path, drop_last=True)
 
 

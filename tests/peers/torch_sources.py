@@ -289,7 +289,7 @@ def test_a_shuffling_loader_is_noted_once_and_can_not_be_resumed(out):
         with pytest.raises(OptionError, match="another order each time"):
             sw.write(loader, path / "t@2", resume=True)
     straight = BatchSampler(SequentialSampler(Map()), 5, drop_last=True)
-    assert open_source(DataLoader(Map(), batch_sampler=straight)).stable
+    assert open_source(DataLoader(Map(), batch_sampler=straight)).resumable
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -113,7 +113,7 @@ def test_a_state_of_another_dataset_is_refused(path, tmp_path):
     other = write(tmp_path, num_shards=4)
     with pytest.raises(RunChanged, match="identity"):
         ShardLoader(other, 4).load_state_dict(state)
-    with pytest.raises(OptionError, match="no state"):
+    with pytest.raises(OptionError, match="reader state is invalid"):
         ShardLoader(path, 4).load_state_dict({"epoch": 1})
 
 

@@ -374,7 +374,7 @@ def test_the_output_is_checked_before_the_source(table: Path, tmp_path: Path) ->
     assert run("write", table, tmp_path / "t@2").returncode == 0
     done = run("write", "no-such-source", tmp_path / "t@2")
     assert done.returncode == 2
-    assert "is there already" in done.stderr
+    assert "exists already" in done.stderr
     dry = run("write", table, tmp_path / "t@2", "--dry-run")
     assert dry.returncode == 0
     assert "--overwrite replaces it" in dry.stderr

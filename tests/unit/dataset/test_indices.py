@@ -173,7 +173,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_indices_only(tmp_path, mon
     out = tmp_path / "out" / "d@2"
     with pytest.raises(CallableError, match="not yet"):
         sw.write(Loads(), out, indices=chosen, map=stop, run=run)
-    with pytest.raises(RunChanged, match="indices= is not what it was"):
+    with pytest.raises(RunChanged, match="indices= has changed"):
         sw.write(Loads(), out, indices=chosen[:-1], map=stop, run=run, resume=True)
     (tmp_path / "mended").touch()
     sw.write(Loads(), out, indices=chosen, map=stop, run=run, resume=True)
@@ -248,14 +248,14 @@ def test_a_file_of_indices(tmp_path, content):
 @pytest.mark.parametrize(
     ("content", "what", "line"),
     [
-        (b"5\nsix\n", "'six' is no number", 2),
-        (b"5\n1.5\n", "'1.5' is no number", 2),
+        (b"5\nsix\n", "'six' is not an integer", 2),
+        (b"5\n1.5\n", "'1.5' is not an integer", 2),
         (b"5\n5\n", "is repeated: entries 0 and 1", None),
         (b"-5\n", "negative", None),
         (npy(np.array([1.5])), "float64", None),
-        (npy(np.array([{}], object)), "no array of integers", None),
-        (npy(np.arange(3)).replace(b"}", b" "), "no array of integers", None),
-        (npy(np.arange(3)).replace(b"(3,), }  ", b"(3%s,), }" % (b"0" * 14)), "no array", None),
+        (npy(np.array([{}], object)), "not an array of integers", None),
+        (npy(np.arange(3)).replace(b"}", b" "), "not an array of integers", None),
+        (npy(np.arange(3)).replace(b"(3,), }  ", b"(3%s,), }" % (b"0" * 14)), "not an array", None),
     ],
 )
 def test_a_file_of_anything_else(tmp_path, content, what, line):

@@ -154,7 +154,7 @@ def test_bytes_of_another_size_are_an_error(tmp_path):
     sw.write([{"x": sw.raw(np.zeros(2, "f4"))}], tmp_path / "t@1")
     data = sw.open(tmp_path / "t")
     with pytest.raises(FeatureError, match="raw bytes"):
-        data._core.restorer.example(sw.encode_example({"x": b"abc"}))
+        data._core.decoder.example(sw.encode_example({"x": b"abc"}))
 
 
 def test_the_plan_of_a_list_takes_no_raw_array():

@@ -378,7 +378,7 @@ def test_records_that_are_no_examples_lose_nothing_of_the_others():
     assert entry["numbers"]["count"] == 46
 
 
-def test_more_features_than_are_kept_leave_the_first_ones(monkeypatch):
+def test_only_the_first_features_are_included(monkeypatch):
     monkeypatch.setattr(features, "MAX_FEATURES", 3)
     rows = [encode_example({name: 1}) for name in "zyxwvzaz"]
     stats = stats_of(rows, batch_rows=2).features
@@ -386,7 +386,7 @@ def test_more_features_than_are_kept_leave_the_first_ones(monkeypatch):
     assert not stats.has_all
 
 
-def test_nothing_is_made_for_features_that_are_not_kept(monkeypatch):
+def test_no_sketch_is_created_for_features_that_are_left_out(monkeypatch):
     """A file of half a megabyte may have a feature of its own in each of its records."""
     made = []
 
@@ -405,8 +405,8 @@ def test_nothing_is_made_for_features_that_are_not_kept(monkeypatch):
     assert stats.features.features["x0007"].present == 1
 
 
-def test_what_is_held_of_many_features_is_bounded(monkeypatch):
-    monkeypatch.setattr(features, "_MAX_HELD", 100)
+def test_buffered_values_of_many_features_are_bounded(monkeypatch):
+    monkeypatch.setattr(features, "_MAX_BUFFERED", 100)
     stats = FeatureStats()
     columns = {f"x{i}": np.arange(10).reshape(-1, 1) for i in range(9)}
     for _ in range(2):

@@ -25,7 +25,7 @@ from shardwriter.formats.crc32c import crc32c
 from shardwriter.formats.tfrecord import NOTHING_WRITTEN, Written
 from shardwriter.reading.show import read_some
 from shardwriter.sources import shard_records as record_at
-from shardwriter.sources.shard_records import Piece, inflate_piece
+from shardwriter.sources.shard_records import Block, inflate_block
 from shardwriter.storage.open_files import FilePool, FileState
 from shardwriter.writing.index_files import make_index
 from shardwriter.writing.journal import Snapshot
@@ -171,11 +171,11 @@ def test_a_record_is_read_without_what_is_in_front_of_it(
     path.write_bytes(bytes(first) + data[first:])  # nothing can be read from its beginning
     opened = []
 
-    def counted(data: bytes, *arguments: Any) -> Piece:
+    def counted(data: bytes, *arguments: Any) -> Block:
         opened.append(len(data))
-        return inflate_piece(data, *arguments)
+        return inflate_block(data, *arguments)
 
-    monkeypatch.setattr(record_at, "inflate_piece", counted)
+    monkeypatch.setattr(record_at, "inflate_block", counted)
     late = ROWS - 40
     assert ids(tmp_path, late, 40) == (list(range(late, ROWS)), [])
     assert len(opened) == 2  # one member of each shard, and each of them once
@@ -203,7 +203,7 @@ def test_an_index_of_another_file_is_not_believed(tmp_path: Path, kind: Compress
         wrong = numbers.copy()
         wrong[5 + num_members] += change  # records of the first member
         (tmp_path / "wrong.index").write_bytes(wrong.tobytes())
-        with pytest.raises(CorruptFile, match="not what the index says"):
+        with pytest.raises(CorruptFile, match="does not match its index"):
             read("wrong.index", 77)
         wrong = numbers.copy()
         wrong[5] += change  # where it ends: what is whole in it is proven by its own CRC
@@ -295,7 +295,7 @@ def test_a_compressed_dataset_is_copied_in_reading_order(tmp_path: Path, kind: C
 def test_other_compressions_of_a_name_replace_each_other(tmp_path: Path) -> None:
     sw.write(features(9), tmp_path / "t@2", run=sw.RunOptions(dali_index=True))
     for compression in ("gzip", "zlib", "none"):
-        with pytest.raises(sw.UsageError, match="is there already"):
+        with pytest.raises(sw.UsageError, match="exists already"):
             sw.write(features(9), tmp_path / "t@2", compression=compression)
         run = sw.RunOptions(overwrite=True)
         manifest = sw.write(features(9), tmp_path / "t@2", compression=compression, run=run)

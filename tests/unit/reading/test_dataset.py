@@ -281,23 +281,23 @@ def test_members_are_inflated_once_in_source_order(tmp_path, monkeypatch):
     rows = [blob[i:] + blob[:i] for i in range(1500)]
     sw.write(rows, tmp_path / "t@3", compression="gzip")
     inflated = []
-    inflate_piece = shard_records.inflate_piece
+    inflate_block = shard_records.inflate_block
 
     def counted(data, *arguments):
         inflated.append(len(data))
-        return inflate_piece(data, *arguments)
+        return inflate_block(data, *arguments)
 
-    monkeypatch.setattr(shard_records, "inflate_piece", counted)
+    monkeypatch.setattr(shard_records, "inflate_block", counted)
     dataset = sw.open(tmp_path / "t", decode=False)
     assert list(dataset) == rows
     num_members = int(dataset._core.reader.index.counts.sum())
     assert num_members > 6
     assert len(inflated) == num_members
     # A cache that holds one member only is only slower.
-    monkeypatch.setattr(shard_records.BlockCache.__init__, "__defaults__", (1,))
+    monkeypatch.setattr(shard_records, "_MAX_BLOCKS_BYTES", 1)
     small = sw.open(tmp_path / "t", decode=False)
     assert small.payloads(range(0, 1500, 50)) == rows[::50]
-    assert len(small._core.reader._pieces._kept) == 1
+    assert len(small._core.reader._blocks._blocks) == 1
 
 
 def test_every_iteration_starts_again_and_may_end_early(data):
@@ -481,7 +481,7 @@ def test_open_files_stay_within_the_limit(tmp_path, most):
 
 
 def test_threads_share_a_dataset(data, monkeypatch):
-    monkeypatch.setattr(data._core.reader._pieces, "_most_bytes", 3000)
+    monkeypatch.setattr(data._core.reader._blocks, "_max_bytes", 3000)
     rows = np.random.default_rng(3).integers(0, 100, 1500).tolist()
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(lambda row: int(data[row]["id"]), rows))

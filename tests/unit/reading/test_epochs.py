@@ -186,7 +186,7 @@ def test_a_state_of_something_else_is_refused():
     ):
         with pytest.raises(RunChanged, match=match):
             other.load_state_dict(state, alone)
-    with pytest.raises(OptionError, match="no state"):
+    with pytest.raises(OptionError, match="reader state is invalid"):
         made.load_state_dict({}, alone)
 
 

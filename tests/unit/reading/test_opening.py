@@ -15,7 +15,7 @@ from shardwriter.errors import CorruptFile, ManifestError, OptionError, SourceEr
 from shardwriter.formats.tfrecord import frame
 from shardwriter.reading import opening
 from shardwriter.sources import shard_records as frame_hops
-from shardwriter.sources.shard_records import hop_frames
+from shardwriter.sources.shard_records import scan_frame_ends
 
 GAPS = (0, 5, 6, 17, 18, 19)
 
@@ -152,7 +152,7 @@ def test_several_shards_of_other_sizes_are_one_line(tmp_path):
 def test_a_missing_shard_is_refused(tmp_path):
     write(tmp_path)
     shard(tmp_path, 2).unlink()
-    with pytest.raises(SourceError, match="of 4 shards 1 are missing: 2"):
+    with pytest.raises(SourceError, match="1 of 4 shards are missing: 2"):
         sw.open(tmp_path / "t")
 
 
@@ -295,9 +295,9 @@ def test_loose_files_are_no_set(tmp_path):
 def test_gzip_members_that_cut_records_are_refused(tmp_path):
     data = b"".join(frame(bytes([i]) * 100) for i in range(10))
     (tmp_path / "x.tfrecord.gz").write_bytes(gzip.compress(data[:150]) + gzip.compress(data[150:]))
-    with pytest.raises(ManifestError, match="go over the ends of gzip members") as caught:
+    with pytest.raises(ManifestError, match="cross the ends of gzip members") as caught:
         sw.open(tmp_path / "x.tfrecord.gz")
-    assert "write the records again" in caught.value.hint
+    assert "write the dataset again" in caught.value.hint
 
 
 def test_a_zlib_stream_of_others_is_refused(tmp_path):
@@ -320,13 +320,13 @@ def test_gzip_members_that_are_too_large_together_are_refused(tmp_path, monkeypa
 
 @pytest.mark.parametrize("window", [13, 40, 1 << 12])
 def test_headers_are_found_whatever_is_read_at_a_time(tmp_path, monkeypatch, window):
-    monkeypatch.setattr(frame_hops, "_LEAST_BYTES", window)
-    monkeypatch.setattr(frame_hops, "_MOST_BYTES", 4 * window)
+    monkeypatch.setattr(frame_hops, "_MIN_WINDOW_BYTES", window)
+    monkeypatch.setattr(frame_hops, "_MAX_WINDOW_BYTES", 4 * window)
     monkeypatch.setattr(frame_hops, "HEADER_CACHE_SIZE", 3)
     sizes = [0, 1, 5000, 7, 100, 0, 0, 40_000, 3, 30, 31, 32, 2]
     path = tmp_path / "x"
     path.write_bytes(b"".join(frame(bytes(size)) for size in sizes))
-    assert hop_frames(str(path)).tolist() == np.cumsum(np.array(sizes) + 16).tolist()
+    assert scan_frame_ends(str(path)).tolist() == np.cumsum(np.array(sizes) + 16).tolist()
 
 
 def test_a_file_that_ends_early_is_damaged(tmp_path):
@@ -335,10 +335,10 @@ def test_a_file_that_ends_early_is_damaged(tmp_path):
     for stop in range(len(data)):
         path.write_bytes(data[:stop])
         if stop in (0, 19):
-            assert len(hop_frames(str(path))) == stop // 19
+            assert len(scan_frame_ends(str(path))) == stop // 19
             continue
         with pytest.raises(CorruptFile) as caught:
-            hop_frames(str(path))
+            scan_frame_ends(str(path))
         assert caught.value.kind == "truncated"
         assert caught.value.record_index == (stop > 19)
         assert caught.value.offset == 19 * (stop > 19)
@@ -350,7 +350,7 @@ def test_a_length_beyond_the_limit_is_damage(tmp_path):
 
     path.write_bytes(frame_header(1 << 62))
     with pytest.raises(CorruptFile, match="over the limit") as caught:
-        hop_frames(str(path))
+        scan_frame_ends(str(path))
     assert caught.value.kind == "impossible-length"
 
 

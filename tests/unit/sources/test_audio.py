@@ -133,8 +133,8 @@ def test_classes(tmp_path):
     assert source.vocabularies == {"audio/class/label": ["no", "yes"]}
     assert source.label == "audio/class/label"
     assert source.notes == [
-        "files that are no WAV files were left out: 1 without ending, 1 .flac",
-        "folders without WAV files are no classes: empty",
+        "files that are not WAV files were left out: 1 without ending, 1 .flac",
+        "folders without WAV files are not classes: empty",
     ]
     assert [source.load(item) for item in source.items()] == [
         {
@@ -156,12 +156,12 @@ def test_no_classes(tmp_path):
     source = AudioFolder(str(fill(tmp_path, {"1.wav": SOUND, "2.wav": SOUND})))
     assert source.label is None
     assert not any("class" in name for name in source.plan)
-    with pytest.raises(SourceError, match=r"2 WAV file\(s\) lie beside the class folders"):
+    with pytest.raises(SourceError, match=r"2 WAV file\(s\) are beside the class folders"):
         AudioFolder(str(fill(tmp_path, {"c/3.wav": SOUND})))
 
 
 def test_nothing_but_other_audio(tmp_path):
-    with pytest.raises(SourceError, match="no WAV files are in this folder") as caught:
+    with pytest.raises(SourceError, match="this folder has no WAV files") as caught:
         AudioFolder(str(fill(tmp_path, {"1.flac": b"fLaC"})))
     assert ".wav" in caught.value.hint
 

@@ -25,7 +25,7 @@ from detection_sets import (
 import shardwriter
 from shardwriter.errors import SourceChanged, SourceError
 from shardwriter.formats.example import encode_example
-from shardwriter.sources.coco import CocoDetection, looks_like_coco, unpacked_runs
+from shardwriter.sources.coco import CocoDetection, decode_runs, looks_like_coco
 from shardwriter.sources.find import open_source
 
 OBJECT = "image/object"
@@ -224,10 +224,10 @@ def test_compressed_run_lengths(tmp_path):
     random.seed(1)
     for _ in range(200):
         runs = random.choices([0, 1, 15, 16, 31, 32, 5000, 10**9], k=random.randint(0, 9))
-        assert unpacked_runs(packed_runs(runs)) == runs
-    assert unpacked_runs("0d0n0") == [0, 20, 30]
+        assert decode_runs(packed_runs(runs)) == runs
+    assert decode_runs("0d0n0") == [0, 20, 30]
     for broken in ("\x00", "é", "P", "o" * 20):
-        assert unpacked_runs(broken) is None
+        assert decode_runs(broken) is None
     packed = {"size": [20, 40], "counts": packed_runs([10, 90, 5, 3, 692])}
     document = coco([coco_image(1)], [coco_object(1, 1, segmentation=packed)])
     [features] = load_all(write_coco(tmp_path, document))
@@ -263,7 +263,7 @@ def test_annotations_of_no_image_are_told(tmp_path):
     document = coco([coco_image(1)], [coco_object(1, 1), coco_object(2, 4), coco_object(3, None)])
     source = CocoDetection(write_coco(tmp_path, document))
     assert list(source.notes) == [
-        "annotations left out, as they are of no image in the list: 2, as of image_id 4"
+        "annotations left out, as their images are not listed: 2, such as of image_id 4"
     ]
 
 
@@ -322,7 +322,7 @@ def test_several_files_are_listed(tmp_path):
     write_coco(tmp_path, everything())
     write_coco(tmp_path, everything(), "annotations/captions_val.json")
     write(tmp_path / "annotations/other.json", '{"x": 1}')
-    with pytest.raises(SourceError, match="2 files") as caught:
+    with pytest.raises(SourceError, match="2 annotation files") as caught:
         open_source(str(tmp_path))
     assert "annotations/captions_val.json, annotations/instances_val.json" in str(caught.value)
 
@@ -366,7 +366,7 @@ NAN, INF = float("nan"), float("inf")
         ({"bbox": ["0", 0, 1, 1]}, "not 4 numbers"),
         ({"bbox": [True, 0, 1, 1]}, "not 4 numbers"),
         ({"bbox": None}, "not 4 numbers"),
-        ({"category_id": 4}, "category_id 4, and there is no such category"),
+        ({"category_id": 4}, "category_id 4, which does not exist"),
         ({"category_id": "3"}, "category_id '3'"),
         ({"category_id": None}, "category_id None"),
         ({"iscrowd": 2}, "iscrowd of annotation 8"),
@@ -385,8 +385,8 @@ NAN, INF = float("nan"), float("inf")
         ({"category_id": 1, "keypoints": [1, 1, 3, 0, 0, 0]}, "another visibility"),
         ({"category_id": 1, "keypoints": [1, INF, 1, 0, 0, 0]}, "not finite"),
         ({"category_id": 1, "num_keypoints": 3}, "num_keypoints of annotation 8"),
-        ({"caption": 3}, "the caption of annotation 8 is no text"),
-        ({"caption": "\ud800"}, "the caption of annotation 8 is no text"),
+        ({"caption": 3}, "the caption of annotation 8 is not text"),
+        ({"caption": "\ud800"}, "the caption of annotation 8 is not text"),
     ],
 )
 def test_wrong_annotations_are_the_fault_of_their_image(tmp_path, annotation, words):
@@ -413,7 +413,7 @@ def test_a_size_that_is_none(tmp_path, size):
     path = write_coco(tmp_path, coco([coco_image(1)], []))
     write(tmp_path / "annotations/instances_val.json", json.dumps(coco([coco_image(1, **size)])))
     source = CocoDetection(path)
-    with pytest.raises(SourceError, match="no usable size"):
+    with pytest.raises(SourceError, match="no valid size"):
         source.load(source.item(0))
 
 
@@ -425,7 +425,7 @@ def test_images_that_can_not_be_used(tmp_path):
     source = CocoDetection(path)
     write(tmp_path / "val/4.gif", gif(40, 20) + b"x")
     assert source.load(source.item(0))["image/width"] == 40
-    for number, words in enumerate(["20 x 40 pixels", "no image", "is not there"], 1):
+    for number, words in enumerate(["20 x 40 pixels", "no image", "does not exist"], 1):
         with pytest.raises(SourceError, match=words) as caught:
             source.load(source.item(number))
         assert not isinstance(caught.value, SourceChanged)
@@ -447,14 +447,17 @@ def test_images_that_can_not_be_used(tmp_path):
         ('{"annotations": []}', "no list of images"),
         ('{"images": {}}', "images is not a list"),
         ('{"images": [3]}', "images is not a list"),
-        ('{"images": [{"file_name": "a.jpg"}]}', "image 0 of the list has the id None"),
-        ('{"images": [{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}]}', "not its own"),
-        ('{"images": [{"id": 1}]}', "image 1: its file_name is no text: None"),
-        ('{"images": [{"id": 1, "file_name": "\\ud800"}]}', "is no text"),
+        ('{"images": [{"file_name": "a.jpg"}]}', "image 0 has the id None"),
+        (
+            '{"images": [{"id": 1, "file_name": "a"}, {"id": 1, "file_name": "b"}]}',
+            "repeated or invalid",
+        ),
+        ('{"images": [{"id": 1}]}', "image 1: its file_name is not text: None"),
+        ('{"images": [{"id": 1, "file_name": "\\ud800"}]}', "is not text"),
         ('{"images": [{"id": 1, "file_name": "/etc/x.jpg"}]}', "leads out of the folder"),
         ('{"images": [{"id": 1, "file_name": "a/../../x.jpg"}]}', "leads out of the folder"),
         ('{"images": [], "categories": [{"id": "1", "name": "x"}]}', "a category has the id '1'"),
-        ('{"images": [], "categories": [{"id": 1}]}', "the name of category 1 is no text"),
+        ('{"images": [], "categories": [{"id": 1}]}', "the name of category 1 is not text"),
         ('{"images": [], "annotations": [{"id": 1}]}', "no annotation has a box or caption"),
     ],
 )

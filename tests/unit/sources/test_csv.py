@@ -369,15 +369,15 @@ def test_schema_of_no_kind_leaves_the_type_to_the_cells(table):
 def test_schema_that_does_not_fit_is_refused(table):
     with pytest.raises(
         SourceError,
-        match=r"t0\.csv, line 3, feature 'x': '2\.5' is no whole number, and the schema says int64",
+        match=r"t0\.csv, line 3, feature 'x': '2\.5' is not an integer; the schema has int64",
     ):
         table(column("1", "2.5"), schema={"x": INT})
     with pytest.raises(
         SourceError,
-        match=r"t0\.csv, line 3, feature 'x': 'word' is no number, and the schema says float",
+        match=r"t0\.csv, line 3, feature 'x': 'word' is not a number; the schema has float",
     ):
         table(column("1", "word"), schema={"x": FLOAT})
-    with pytest.raises(SourceError, match="no such column"):
+    with pytest.raises(SourceError, match="does not exist"):
         table(column("1"), schema={"y": INT})
 
 
@@ -446,7 +446,7 @@ def test_a_byte_that_is_not_utf8_is_named_by_its_line(table, monkeypatch, before
         (b" \n1,2\n", "first line is empty"),
         (b"a,,c\n1,2,3\n", "no name"),
         (b"a,b,\n1,2,3\n", "no name"),
-        (b"a,b,a\n1,2,3\n", "'a' stands twice"),
+        (b"a,b,a\n1,2,3\n", "'a' is repeated"),
         (b"a\0,b\n1,2\n", "binary"),
         (b"a,\xfc\n1,2\n", "0xfc is not UTF-8"),
         (b"\xff\xfea\0,\0b\0\n\0", "0xff is not UTF-8"),
@@ -500,7 +500,7 @@ def test_several_files_are_one_table(table):
 
 
 def test_files_with_other_headers_are_refused(table):
-    with pytest.raises(SourceError, match="its header is") as caught:
+    with pytest.raises(SourceError, match=r"the header .* differs from") as caught:
         table("a,b\n1,2\n", "b,a\n1,2\n")
     assert caught.value.path.endswith("t1.csv")
 
@@ -623,5 +623,5 @@ def test_the_digest_is_of_the_content(table):
 
 
 def test_a_gzip_file_that_is_cut_is_a_source_error(table):
-    with pytest.raises(SourceError, match="can not be unpacked"):
+    with pytest.raises(SourceError, match="can not be decompressed"):
         table(gzip.compress(b"a,b\n" + b"1,2\n" * 1000)[:-12])

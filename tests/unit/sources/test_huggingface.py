@@ -75,10 +75,10 @@ def test_a_folder_of_splits_names_them(folder, tmp_path):
     both.mkdir()
     os.rename(folder, both / "train")
     (both / "dataset_dict.json").write_text('{"splits": ["train", "val"]}')
-    with pytest.raises(SourceError, match="the splits train, val") as caught:
+    with pytest.raises(SourceError, match="several splits: train, val") as caught:
         sw.write(both, tmp_path / "d@1")
     assert "--split source" in caught.value.hint
-    assert "both/train is one" in caught.value.hint
+    assert "both/train" in caught.value.hint
     assert sw.write(both / "train", tmp_path / "d@1").num_records == 50
 
 
@@ -108,7 +108,7 @@ def test_splits_that_were_saved_are_written_whatever_they_are_called(tmp_path):
     ("told", "what"),
     [
         ('{"splits": ["../train"]}', "leads out of the folder"),
-        ('{"splits": ["a/train"]}', "is no folder's name"),
+        ('{"splits": ["a/train"]}', "is not a folder name"),
         ('{"splits": 3}', r"Expected `array`, got `int` - at `\$.splits`"),
         ("{}", "missing required field `splits`"),
     ],
@@ -133,7 +133,7 @@ def test_a_format_that_was_saved_is_told_of(tmp_path):
 @pytest.mark.parametrize(
     ("state", "what"),
     [
-        ("{", "not what save_to_disk writes: Expecting property name"),
+        ("{", "not a file of save_to_disk: Expecting property name"),
         ("[]", "Expected `object`, got `array`"),
         ("{}", "missing required field `_data_files`"),
         ('{"_data_files": []}', "length >= 1"),
@@ -186,10 +186,10 @@ def test_a_stream_is_read_from_any_batch_on(tmp_path, kind):
         files.open(file)
         file.scan()
         assert bool(file._begins) == (kind != "dictionary")
-        assert [piece.num_rows for piece in file.pieces] == [9] * 11 + [1]
+        assert [group.num_rows for group in file.row_groups] == [9] * 11 + [1]
         for number in np.random.default_rng(0).integers(0, 12, 30).tolist():
-            assert file.piece(number).equals(table.slice(9 * number, 9))
-            assert file.piece(number, ["x"]).column_names == ["x"]
+            assert file.read_group(number).equals(table.slice(9 * number, 9))
+            assert file.read_group(number, ["x"]).column_names == ["x"]
 
 
 def test_rows_name_files_of_the_folder_and_no_others(tmp_path):
@@ -210,5 +210,5 @@ def test_rows_name_files_of_the_folder_and_no_others(tmp_path):
         if name == "inside.gif":
             assert sw.write(folder, out).num_records == 1
             continue
-        with pytest.raises(sw.DataError, match="outside of the dataset's folder"):
+        with pytest.raises(sw.DataError, match="outside the dataset's folder"):
             sw.write(folder, out)

@@ -56,7 +56,7 @@ class Again:
 )
 def test_sequences_give_any_item(data):
     source = PythonSource(data)
-    assert (source.num_items, source.random_access, source.stable) == (2, True, True)
+    assert (source.num_items, source.random_access, source.resumable) == (2, True, True)
     assert source.load(source.item(1)) == {"x": 1}
     assert loaded(source) == loaded(source) == [{"x": 0}, {"x": 1}]
 
@@ -89,15 +89,15 @@ def test_a_numpy_array_is_a_sequence_of_its_rows():
 
 def test_iterables_do_not_know_their_length():
     source = PythonSource(Again())
-    assert (source.num_items, source.random_access, source.stable) == (None, False, True)
+    assert (source.num_items, source.random_access, source.resumable) == (None, False, True)
     assert loaded(source) == loaded(source) == [{"x": 1}, {"x": 2}]
 
 
 @pytest.mark.parametrize("data", [{}, {"a": 1}, "text", b"bytes", 5, None, object()])
 def test_what_is_no_series_of_items_is_refused(data):
-    with pytest.raises(SourceError, match=r"of type \w+, which is no series of items"):
+    with pytest.raises(SourceError, match=r"SOURCE is a \w+; expected"):
         PythonSource(data)
-    with pytest.raises(SourceError, match=r"of type \w+, which is no series of items"):
+    with pytest.raises(SourceError, match=r"SOURCE is a \w+; expected"):
         PythonSource(lambda: data)
 
 
@@ -137,7 +137,7 @@ def numbers():
 
 def test_a_generator_function_is_called_for_each_reading():
     source = PythonSource(numbers)
-    assert source.stable
+    assert source.resumable
     assert loaded(source) == loaded(source) == [{"x": 1}, {"x": 2}]
 
 
@@ -146,17 +146,17 @@ def test_a_generator_function_is_called_for_each_reading():
 )
 def test_an_iterator_is_read_once_and_then_refused(make):
     source = PythonSource(make())
-    assert not source.stable
+    assert not source.resumable
     assert list(source.items())
     for _ in range(2):
-        with pytest.raises(SourceError, match="read before"):
+        with pytest.raises(SourceError, match="already read"):
             source.items()
 
 
 def test_an_iterator_that_was_begun_is_refused_too():
     source = PythonSource(numbers())
     next(source.items())
-    with pytest.raises(SourceError, match="read before"):
+    with pytest.raises(SourceError, match="already read"):
         source.items()
 
 
@@ -164,7 +164,7 @@ def test_a_function_that_gives_the_same_iterator_again_is_refused():
     iterator = numbers()
     source = PythonSource(lambda: iterator)
     assert len(list(source.items())) == 2
-    with pytest.raises(SourceError, match="read before"):
+    with pytest.raises(SourceError, match="already read"):
         source.items()
 
 

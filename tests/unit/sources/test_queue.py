@@ -191,7 +191,7 @@ def test_a_write_that_fails_wakes_producers(tmp_path, workers):
     for thread in threads:
         joined(thread)
     assert len(told) == 3
-    assert "the write has ended" in told[0].message
+    assert "has ended" in told[0].message
 
 
 def test_a_write_that_does_not_begin_wakes_producers_too(tmp_path):
@@ -199,7 +199,7 @@ def test_a_write_that_does_not_begin_wakes_producers_too(tmp_path):
     items = sw.ItemQueue(1)
 
     def two():
-        with pytest.raises(RunError, match="nobody takes items"):
+        with pytest.raises(RunError, match=r"the write that (was reading|reads) this"):
             produce(items, [{"x": 1}, {"x": 2}, {"x": 3}])
 
     thread = started(two)
@@ -223,7 +223,7 @@ def test_an_option_that_is_wrong_wakes_producers_too(tmp_path, write):
     items = sw.ItemQueue(1)
 
     def two():
-        with pytest.raises(RunError, match="nobody takes items"):
+        with pytest.raises(RunError, match=r"the write that (was reading|reads) this"):
             produce(items, [{"x": 1}, {"x": 2}])
 
     thread = started(two)
@@ -256,7 +256,7 @@ def test_a_queue_is_closed_once_for_all():
     items.put(1)
     items.close()
     items.close()
-    with pytest.raises(OptionError, match="after the queue was closed"):
+    with pytest.raises(OptionError, match="the queue is closed"):
         items.put(2)
     items.fail(ValueError("too late"))
     assert list(items) == [1]
@@ -271,10 +271,10 @@ def test_a_queue_is_written_once(tmp_path):
     items.close()
     source = PythonSource(items)
     assert len(list(source.items())) == 1
-    with pytest.raises(SourceError, match="read before"):
+    with pytest.raises(SourceError, match="already read"):
         source.items()
     sw.write([{"x": 1}], tmp_path / "d@1")
-    with pytest.raises(OptionError, match="can be read once"):
+    with pytest.raises(OptionError, match="can be read only once"):
         sw.write(sw.ItemQueue(), tmp_path / "d@1", resume=True)
     # A second write is an error, and does not put nothing in the place of the first.
     items = sw.ItemQueue()
@@ -318,7 +318,7 @@ def test_a_queue_of_a_manager(tmp_path):
         put_many(items)
         sw.write(items, tmp_path / "d@3", workers=2)
         assert xs(tmp_path / "d") == list(range(100))
-        with pytest.raises(SourceError, match="no series of items"):
+        with pytest.raises(SourceError, match="expected a path, an iterable"):
             sw.write(manager.Event(), tmp_path / "e@1")
 
 
@@ -449,7 +449,7 @@ def test_a_function_is_called_again_when_a_run_is_resumed(tmp_path):
 def test_a_generator_that_was_read_is_an_error_and_never_nothing(tmp_path, resume):
     items = ({"x": i} for i in range(5))
     sw.write(items, tmp_path / "one@2")
-    with pytest.raises(SourceError, match="read before"):
+    with pytest.raises(SourceError, match="already read"):
         sw.write(items, tmp_path / "two@2", resume=resume)
     assert not list(tmp_path.glob("two*"))
 
@@ -460,5 +460,5 @@ def test_a_function_that_gives_the_same_queue_again_is_refused():
     items.put(sw.END)
     source = PythonSource(lambda: items)
     assert list(source.items()) == [1]
-    with pytest.raises(SourceError, match="read before"):
+    with pytest.raises(SourceError, match="already read"):
         source.items()

@@ -122,7 +122,7 @@ def test_other_folders_can_be_asked_for_and_are_told(tmp_path, photos):
     write_images(photos, ["extra/cat/8.gif"])
     found = find_splits(str(photos))
     assert list(found.openers) == ["train", "val", "test"]
-    assert found.notes == ["folders that are no splits are left out: extra"]
+    assert found.notes == ["folders that are not splits are left out: extra"]
     assert names_of(str(photos), names=["extra", "val"]) == ["extra", "val"]
 
 
@@ -130,7 +130,7 @@ def test_a_write_without_splits_says_that_there_are_some(tmp_path, photos):
     notes = []
     sw.write(str(photos), tmp_path / "out/d@2", notify=notes.append)
     assert (
-        "the classes are called test, train, val: --split source makes a dataset of each of them"
+        "the classes are named test, train, val: --split source writes a dataset for each of them"
         in notes
     )
 
@@ -174,7 +174,7 @@ def test_lists_of_voc(tmp_path):
         (lists / f"{name}.txt").write_text(text)
     found = find_splits(str(tmp_path / "voc"))
     assert list(found.openers) == ["train", "val"]
-    assert found.notes == ["trainval is what train and val are together, and is left out"]
+    assert found.notes == ["trainval is the union of train and val, and is left out"]
     written = write(tmp_path / "voc", tmp_path / "out")
     assert {name: manifest.num_records for name, manifest in written.items()} == {
         "train": 2,
@@ -194,7 +194,7 @@ def test_voc_folders_number_their_classes_together(tmp_path):
     assert values(tmp_path / "out", "d-valid", label) == [1, 2]
     together = find_splits(str(tmp_path / "d")).open({})["train"]
     assert together.digest() != alone.digest()
-    assert together.notes == ["classes, counted from 1 in sorted order: 1 anvil, 2 robot"]
+    assert together.notes == ["classes, numbered from 1 in sorted order: 1 anvil, 2 robot"]
 
 
 def coco_splits(folder, change=None):
@@ -225,7 +225,7 @@ def test_files_of_coco(tmp_path):
             file.write_text(json.dumps(document))
     splits = find_splits(str(folder))
     assert list(splits.openers) == ["train2017", "val2017"]
-    assert "annotations of kind instances are taken, and captions left out" in splits.notes[0]
+    assert "reading annotations of kind instances; captions left out" in splits.notes[0]
     assert names_of(f"{folder}/annotations/captions_*.json") == ["train2017", "val2017"]
     document = found["val"][1]
     document["categories"][0]["name"] = "something else"
@@ -235,7 +235,7 @@ def test_files_of_coco(tmp_path):
     (folder / "annotations/stuff_val2017.json").write_text(json.dumps(document))
     for path in (folder / "annotations").glob("instances_*"):
         path.unlink()
-    with pytest.raises(SourceError, match="several kinds are there: captions, stuff"):
+    with pytest.raises(SourceError, match="several kinds: captions, stuff"):
         find_splits(str(folder))
 
 
@@ -299,7 +299,7 @@ def test_files_that_are_called_after_splits(tmp_path, make, ending, feature):
     make(folder / f"validation{ending}", 7, 9)
     make(folder / f"sample{ending}", 9, 10)
     splits = find_splits(str(folder))
-    assert splits.notes == [f"files of no split are left out: sample{ending}"]
+    assert splits.notes == [f"files without a split in their names are left out: sample{ending}"]
     found = write(folder, tmp_path / "out")
     assert {name: m.num_records for name, m in found.items()} == {"train": 7, "validation": 2}
     assert sorted(values(tmp_path / "out", "d-validation", feature)) == [7, 8]
@@ -325,7 +325,7 @@ def test_files_are_hinted_at(tmp_path):
     make_csv(tmp_path / "in/test.csv", 3, 4)
     notes = []
     sw.write(str(tmp_path / "in"), tmp_path / "out/d@1", notify=notes.append)
-    assert "files are called test, train: --split source makes a dataset of each of them" in notes
+    assert "files are named test, train: --split source writes a dataset for each of them" in notes
 
 
 def test_tables_whose_types_differ_are_refused_before_they_are_written(tmp_path):
@@ -360,7 +360,7 @@ def test_a_mapping_has_splits(tmp_path):
 def test_what_can_not_be_a_split_is_told(tmp_path):
     with pytest.raises(OptionError, match="a list has no splits of its own"):
         write([{"x": 1}], tmp_path)
-    with pytest.raises(OptionError, match="called 1, and not by a text"):
+    with pytest.raises(OptionError, match="name of a split is 1"):
         write({1: []}, tmp_path)
     with pytest.raises(OptionError, match="can not be the name of a split"):
         write({"a b": []}, tmp_path)

@@ -53,7 +53,7 @@ def test_a_table_without_a_header_keeps_its_first_row(file):
 
 
 def test_names_must_be_as_many_as_the_cells(file):
-    with pytest.raises(SourceError, match="2 cells, and names= names 3 columns"):
+    with pytest.raises(SourceError, match="2 cells, but names= has 3 columns"):
         rows_of(file("n.csv", "1,2\n"), header=False, names=("a", "b", "c"))
 
 
@@ -69,7 +69,7 @@ def test_a_header_of_many_columns_is_read_in_linear_time(file):
     names = [f"c{n}" for n in range(40_000)]
     source = open_source(file("w.csv", ",".join(names) + "\n" + "1," * 39_999 + "1\n"))
     assert list(source.plan) == names
-    with pytest.raises(SourceError, match="'c7' stands twice"):
+    with pytest.raises(SourceError, match="'c7' is repeated"):
         open_source(file("w.csv", ",".join([*names, "c7"]) + "\n"))
 
 
@@ -125,9 +125,7 @@ def test_text_in_many_cells_gives_no_warning(file):
 
 def test_a_cell_that_breaks_a_declared_type_is_named(file):
     path = file("v.csv", "i,v\n1,0.5\n2,x y\n")
-    with pytest.raises(
-        SourceError, match="'x y' is no number, and the schema says float"
-    ) as caught:
+    with pytest.raises(SourceError, match="'x y' is not a number; the schema has float") as caught:
         open_source(path, schema=declare("v=float").types)
     error = caught.value
     assert (error.path, error.line, error.feature) == (path, 3, "v")
@@ -162,7 +160,7 @@ def test_a_byte_that_is_not_of_the_encoding_is_named_by_its_line(file, encoding,
 
 @pytest.mark.parametrize("encoding", ["martian", "rot13", "base64", "\0", 7])
 def test_what_is_no_encoding_is_refused(encoding):
-    with pytest.raises(OptionError, match="there is no such encoding"):
+    with pytest.raises(OptionError, match="unknown encoding"):
         TableOptions(encoding=encoding)
 
 
@@ -199,7 +197,7 @@ def test_some_columns_are_read(tmp_path):
 def test_a_column_that_is_not_there_is_refused(tmp_path):
     for path in tables(tmp_path):
         for option in ("columns", "drop_columns"):
-            with pytest.raises(OptionError, match="names 'z', and there is no such column"):
+            with pytest.raises(OptionError, match="there is no column 'z'"):
                 open_source(path, table=TableOptions(**{option: ("a", "z")}))
         with pytest.raises(OptionError, match="leaves no column"):
             open_source(path, table=TableOptions(drop_columns=("a", "b", "c")))
@@ -217,12 +215,12 @@ def test_columns_of_several_types_matter_only_where_they_are_read(file):
     ("wrong", "message"),
     [
         ({"header": 1}, "header is 1"),
-        ({"names": ("a",)}, "--no-header|names its columns"),
+        ({"names": ("a",)}, "--no-header|column names are given"),
         ({"header": False, "names": ("a", "a")}, "'a' twice"),
         ({"columns": ("a", "")}, "an empty name"),
-        ({"columns": ("a",), "drop_columns": ("b",)}, "both say"),
-        ({"columns": ()}, "names no column"),
-        ({"na": "NA"}, "a tuple of texts"),
+        ({"columns": ("a",), "drop_columns": ("b",)}, "can not be combined"),
+        ({"columns": ()}, "is empty"),
+        ({"na": "NA"}, "a tuple of str"),
     ],
 )
 def test_wrong_options_are_refused(wrong, message):
@@ -233,7 +231,7 @@ def test_wrong_options_are_refused(wrong, message):
 def test_an_option_of_another_format_is_refused(file, tmp_path):
     jsonl = file("t.jsonl", '{"a":1}\n')
     for option in ({"header": False}, {"na": ("x",)}):
-        with pytest.raises(OptionError, match="is for csv, and the source is jsonl"):
+        with pytest.raises(OptionError, match="is for csv, but the source is jsonl"):
             open_source(jsonl, table=TableOptions(**option))
     with pytest.raises(OptionError, match="columns= is for csv, jsonl, parquet, huggingface"):
         sw.write([{"a": 1}], tmp_path / "o@1", columns="a")
@@ -292,7 +290,7 @@ def test_a_quote_over_several_lines_can_not_be_skipped(file, tmp_path):
     with pytest.raises(SourceError, match="never closed") as caught:
         sw.write(path, tmp_path / "o@1", on_error="skip")
     assert caught.value.line == 3
-    assert "--on-error skip can not leave it out" in caught.value.hint
+    assert "--on-error skip can not skip it" in caught.value.hint
 
 
 def test_files_whose_names_are_not_utf8_are_skipped(tmp_path, image_folder):

@@ -74,7 +74,7 @@ def test_other_classes_are_counted_in_sorted_order(tmp_path):
     source = VocDetection(str(tmp_path))
     found = [source.load(item) for item in source.items()]
     assert [f[f"{OBJECT}/class/label"].tolist() for f in found] == [[3, 2], [1]]
-    assert source.notes == ["classes, counted from 1 in sorted order: 1 ant, 2 cat, 3 zebra"]
+    assert source.notes == ["classes, numbered from 1 in sorted order: 1 ant, 2 cat, 3 zebra"]
 
 
 def test_items_are_in_order_of_names_and_images_without_xml_are_told(tmp_path):
@@ -105,8 +105,8 @@ def test_a_list_of_image_sets(tmp_path, text):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"a\nd\n", r"'d' is in the list, and there is no d\.xml"),
-        (b"a\na\n", "'a' stands twice"),
+        (b"a\nd\n", r"'d' is in the list, but .* has no d\.xml"),
+        (b"a\na\n", "'a' is repeated"),
         (b"\xff\n", "not UTF-8"),
     ],
 )
@@ -143,7 +143,7 @@ def test_the_image_has_the_name_of_the_xml_or_that_which_stands_in_it(tmp_path):
     source = VocDetection(str(tmp_path))
     keys = [source.key(item) for item in source.items()]
     assert keys == ["a.gif", "b.jpg", "c.jpg", "d.gif", "other.gif", "f.jpg"]
-    with pytest.raises(SourceError, match="is not there"):
+    with pytest.raises(SourceError, match="does not exist"):
         source.load(source.item(1))
 
 
@@ -155,7 +155,7 @@ def test_boxes_are_written_as_they_are_and_told(tmp_path):
     assert features[f"{OBJECT}/bbox/xmin"].tolist() == near([0.1, -0.2, 0])
     assert features[f"{OBJECT}/bbox/xmax"].tolist() == near([0.1, 1.1, 1])
     [note] = source.notes
-    assert note.endswith("written as they are: 2")
+    assert note.endswith("written unchanged: 2")
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;&b;&b;">]><annotation>&c;</annotation>'
@@ -166,13 +166,13 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;&b;&b;">]><annotation>&c;<
     [
         (BOMB, "DOCTYPE"),
         ('<!DOCTYPE a SYSTEM "file:///etc/passwd"><annotation/>', "DOCTYPE"),
-        ("", "it is no XML: no element found"),
-        ("<annotation>", "it is no XML: no element found"),
-        ("<annotation>&lost;</annotation>", "it is no XML: undefined entity"),
-        ("<?xml version='1.0' encoding='lost'?><annotation/>", "it is no XML"),
+        ("", "not XML: no element found"),
+        ("<annotation>", "not XML: no element found"),
+        ("<annotation>&lost;</annotation>", "not XML: undefined entity"),
+        ("<?xml version='1.0' encoding='lost'?><annotation/>", "not XML"),
         ("<html/>", "its root is <html>"),
         ("<annotation/>", "the image has no <size><height>"),
-        (voc_xml("b.gif", width=0), "no usable size: width 0"),
+        (voc_xml("b.gif", width=0), "no valid size: width 0"),
         (voc_xml("b.gif", width="wide"), "<size><width> of the image is 'wide'"),
         (voc_xml("b.gif", width="1e999"), "<size><width> of the image is '1e999'"),
         (voc_xml("b.gif", voc_object("")), "object 0 has no name"),

@@ -245,7 +245,7 @@ def test_twice_is_twice_and_resume_is_once(tmp_path):
 CODE = """
 import sys, time
 import shardwriter as sw
-from shardwriter.options import RunOptions
+from shardwriter import RunOptions
 sys.path.insert(0, sys.argv[1])
 from slow import rows
 sw.append(rows, sys.argv[2], resume=sys.argv[3] == "resume", workers=int(sys.argv[4]),
@@ -479,4 +479,4 @@ def test_the_command_says_that_there_is_no_dataset(tmp_path):
     found = CliRunner().invoke(app, ["append", str(tmp_path / "x"), str(tmp_path / "photos")])
     assert found.exit_code == 1
     assert isinstance(found.exception, SystemExit)
-    assert "no TFRecord shards are in this folder" in found.stderr
+    assert "no TFRecord shards in this folder" in found.stderr

@@ -1,4 +1,4 @@
-"""Items that gave an error, made again once the map was mended; all other records are kept."""
+"""Failed items are retried with a fixed map; all other records stay."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ def test_a_dataset_without_errors_does_not_name_it(tmp_path, code):
     assert "accept-changed-map" not in caught.value.hint
     notes = []
     assert retry(tmp_path, code(OLD), notify=notes.append) == made
-    assert notes[0] == "no item of it gave an error, so nothing is made with the changed map"
+    assert notes[0] == "no item of the dataset has failed, so the changed map is not used"
 
 
 def test_more_than_a_changed_map_is_refused(tmp_path, code):
     write(tmp_path, code(OLD))
-    with pytest.raises(OutputExists, match="more than the map"):
+    with pytest.raises(OutputExists, match="not only the map"):
         retry(tmp_path, code(NEW), limit=20)
     with pytest.raises(OutputExists, match="shuffle_seed="):
         retry(tmp_path, code(NEW), shuffle_seed=1)
@@ -148,7 +148,7 @@ def test_an_item_that_fails_again_can_be_tried_again(tmp_path, code, monkeypatch
     del half[30]
     assert made_by(tmp_path) == half
     monkeypatch.setenv("MENDED", "1")
-    third = write(tmp_path, code(HALF), retry_errors=True)  # the same map: records are kept too
+    third = write(tmp_path, code(HALF), retry_errors=True)  # the same map: records stay too
     assert made_by(tmp_path) == {**half, 30: "half"}
     assert third.metadata == second.metadata
     assert [retried["job"] for retried in third.metadata["retries"]] == [first.job]
@@ -165,7 +165,7 @@ def test_several_changes_are_all_noted(tmp_path, code):
     ]
 
 
-def test_a_retry_that_was_stopped_goes_on_and_keeps_the_records(tmp_path, code, monkeypatch):
+def test_a_stopped_retry_is_resumed_and_keeps_the_records(tmp_path, code, monkeypatch):
     write(tmp_path / "out", code(OLD), out="t@1")
     monkeypatch.setenv("MENDED", "1")
     monkeypatch.setenv("STOP", "1")
@@ -175,7 +175,7 @@ def test_a_retry_that_was_stopped_goes_on_and_keeps_the_records(tmp_path, code, 
     if (tmp_path / "out" / ".t.partial").exists():
         with pytest.raises(RunChanged, match="the code of map=") as caught:
             retry(tmp_path / "out", code(NEW), out="t@1")
-        assert "put it back and finish the run" in caught.value.hint
+        assert "restore the map and finish the run" in caught.value.hint
         assert max(map(len, caught.value.message.split())) < 70  # no whole hash
         write(tmp_path / "out", code(HALF), out="t@1", resume=True)
     assert made_by(tmp_path / "out") == expected(n3="half", n17="half", n30="half")
@@ -209,6 +209,6 @@ def test_an_unfinished_run_says_how_to_come_there(tmp_path, code):
             run=RunOptions(on_error="skip", mark_s=0),
         )  # fmt: skip
     assert Path(tmp_path / ".t.partial").exists()
-    with pytest.raises(RunChanged, match=r"\"[0-9a-f]{12}\.\.\.\" then") as caught:
+    with pytest.raises(RunChanged, match=r"it was \"[0-9a-f]{12}\.\.\.\", now") as caught:
         retry(tmp_path, code(NEW))
     assert "then --retry-errors --accept-changed-map" in caught.value.hint

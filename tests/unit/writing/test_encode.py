@@ -279,7 +279,7 @@ class Planned:
 
     kind = "planned"
     num_items = 6
-    random_access = stable = True
+    random_access = resumable = True
     label = "x"
     notes = ()
     block_items = 4

@@ -190,13 +190,13 @@ def test_rates_are_those_of_the_time_between_points(
     seconds = {"read": 0.0, "write": 0.0}
     with EventLog(tmp_path, "w0", first_step=1000) as log:
         now += 0.5
-        log.tell(Work(10, None, 1_000_000))  # too early
+        log.report(Work(10, None, 1_000_000))  # too early
         now += 0.5
         seconds["read"] = 0.75
-        log.tell(Work(100, None, 2_000_000, 20, 5, seconds))
+        log.report(Work(100, None, 2_000_000, 20, 5, seconds))
         now += 2.0
         seconds["read"], seconds["write"] = 1.0, 0.75
-        log.tell(Work(500, None, 8_000_000, 20, 5, seconds))
+        log.report(Work(500, None, 8_000_000, 20, 5, seconds))
         now += 0.125  # so little time that it goes with what was before
         log.finish(Work(525, None, 8_500_000, 20, 5, seconds))
     (path,) = (tmp_path / "w0").iterdir()
@@ -219,7 +219,7 @@ def test_a_folder_that_can_not_be_written_is_an_error_before_work_begins(tmp_pat
 
     with pytest.raises(StorageError, match="file"):
         sw.write(never, tmp_path / "o/t@2", run=sw.RunOptions(log_dir=tmp_path / "file" / "log"))
-    with pytest.raises(OptionError, match="deleted in the end"):
+    with pytest.raises(OptionError, match="deleted at the end"):
         sw.write(
             never, tmp_path / "o/t@2", run=sw.RunOptions(log_dir=tmp_path / "o/.t.partial/log")
         )
@@ -257,15 +257,15 @@ def test_a_disk_that_is_full_in_mid_run_ends_the_log(
     with EventLog(tmp_path, "w0") as log:
         monkeypatch.setattr(event_log, "EVERY_S", 0.0)
         log._next = 0.0
-        log.tell(Work(1, None, 1))
+        log.report(Work(1, None, 1))
         assert log._writer is not None
         full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115 - the writer closes it
         log._writer._sink.close()
         log._writer._sink = full
-        log.tell(Work(2, None, 1))
+        log.report(Work(2, None, 1))
         assert log.failure is not None
         assert "no space left" in log.failure
-        log.tell(Work(3, None, 1))
+        log.report(Work(3, None, 1))
         log.finish(Work(4, None, 1))
     (path,) = (tmp_path / "w0").iterdir()
     assert [step for step, _ in scalars(path)] == [1]

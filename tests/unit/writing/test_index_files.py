@@ -80,7 +80,7 @@ def test_an_index_needs_all_shards(dataset: Path, missing: bool) -> None:
     (dataset / "t.manifest.json").unlink()
     if missing:
         shard(dataset, 1).unlink()
-    with pytest.raises(ManifestError, match="all shards"):
+    with pytest.raises(ManifestError, match="shards are missing"):
         make_index(str(dataset / "t" if missing else shard(dataset, 1)))
 
 
@@ -101,7 +101,7 @@ def test_an_index_of_the_members_of_a_foreign_gzip_file(tmp_path: Path, name: st
 def test_members_that_cut_a_record_have_no_index(tmp_path: Path) -> None:
     name = "x.tfrecord-00000-of-00001.gz"
     (tmp_path / name).write_bytes(gzip.compress(ABC[:20]) + gzip.compress(ABC[20:]))
-    with pytest.raises(ManifestError, match="over the ends of gzip members") as caught:
+    with pytest.raises(ManifestError, match="cross the ends of gzip members") as caught:
         make_index(str(tmp_path / "x"))
     assert caught.value.path == str(tmp_path / name)
     assert names(tmp_path) == [name]
@@ -136,21 +136,21 @@ def test_a_zlib_stream_that_is_not_cut_into_blocks_has_no_index(
 def test_blocks_of_a_foreign_zlib_file_that_cut_a_record_have_no_index(tmp_path: Path) -> None:
     data = flushed([ABC[:20], ABC[20:]], zlib.Z_FULL_FLUSH)
     (tmp_path / "x-00000-of-00001").write_bytes(data)
-    with pytest.raises(ManifestError, match="over the ends of zlib members"):
+    with pytest.raises(ManifestError, match="cross the ends of zlib members"):
         make_index(str(tmp_path / "x"))
 
 
 def test_shards_of_several_compressions_have_no_index(tmp_path: Path) -> None:
     (tmp_path / "x-00000-of-00002").write_bytes(ABC)
     (tmp_path / "x-00001-of-00002").write_bytes(gzip.compress(ABC))
-    with pytest.raises(ManifestError, match="several compressions: gzip, none"):
+    with pytest.raises(ManifestError, match="different compressions: gzip, none"):
         make_index(str(tmp_path / "x"))
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zlib"])
 def test_idx_files_are_of_plain_shards_only(tmp_path: Path, compression: Compression) -> None:
     sw.write([b"abc"] * 3, tmp_path / "t@2", compression=compression)
-    with pytest.raises(OptionError, match="plain shards only"):
+    with pytest.raises(OptionError, match="for uncompressed shards only"):
         make_index(str(tmp_path / "t"), dali=True)
     assert not list(tmp_path.glob("*.idx"))
 

@@ -195,7 +195,7 @@ def test_a_base_does_away_with_what_other_attempts_have_noted(run):
     assert run.read_base() == Base()
     for attempt in (0, 1, 11):
         journal = run.journal(attempt, 0)
-        journal.fact(skip=1, reason="dropped")
+        journal.add_fact(skip=1, reason="dropped")
         journal.close()
         for is_synced in (False, True):
             run.write_snapshot(attempt, 0, replace(SNAPSHOT, is_synced=is_synced))

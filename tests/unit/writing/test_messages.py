@@ -1,4 +1,4 @@
-"""The parts of the process pool, one by one: messages, parcels, errors on their way, clocks."""
+"""The parts of the process pool, one by one: messages, pickled objects, errors, timers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from shardwriter.writing.messages import (
     RemoteTraceback,
     avoid_standard_streams,
     describe_exit,
-    died,
     pack,
     pack_failure,
     unpack,
     unpack_failure,
+    worker_died,
 )
-from shardwriter.writing.stages import Stopwatch
+from shardwriter.writing.stages import StageTimer
 from shardwriter.writing.worker import Worker
 
 MESSAGES = [(1, b""), (255, b"x"), (2, bytes(range(256))), (3, b""), (4, b"end")]
@@ -81,7 +81,7 @@ def test_messages_that_are_split_at_every_byte(pair):
             assert found + list(mailbox.messages()) == MESSAGES
 
 
-def test_a_channel_waits_for_the_whole_message(pair):
+def test_a_channel_waits_for_the_complete_message(pair):
     ours, theirs = pair
     data = wire(MESSAGES)
 
@@ -111,7 +111,7 @@ def test_the_other_side_closes_in_the_middle(cut):
                 assert end.closed
 
 
-def test_what_was_said_before_the_end_is_heard(pair):
+def test_messages_sent_before_the_end_are_received(pair):
     ours, theirs = pair
     Channel(ours).send(7, b"last words")
     Mailbox(theirs).put(1, bytes(1 << 22))  # never read: the socket ends with an error
@@ -150,7 +150,7 @@ def test_a_message_of_300_mb(pair):
     assert data.endswith(b"\0x")
 
 
-def test_an_offer_is_lost_when_nobody_reads(pair):
+def test_an_offer_is_dropped_when_the_other_side_does_not_read(pair):
     ours, theirs = pair
     channel = Channel(ours)
     for i in range(10_000):  # far more than fits; none of them waits
@@ -162,7 +162,7 @@ def test_an_offer_is_lost_when_nobody_reads(pair):
     assert list(Mailbox(theirs).messages()) == [(2, b"again")]
 
 
-def test_an_offer_to_nobody(pair):
+def test_an_offer_to_a_closed_socket(pair):
     ours, theirs = pair
     theirs.close()
     with pytest.raises(OSError, match="Broken pipe"):
@@ -224,7 +224,7 @@ def test_a_socket_with_another_number_is_left_alone(pair):
     assert avoid_standard_streams(pair[0]) is pair[0]
 
 
-# -- parcels ---------------------------------------------------------------------------------------
+# -- pickled objects -------------------------------------------------------------------------------
 
 
 slices = st.builds(
@@ -378,13 +378,15 @@ def test_an_error_that_is_no_exception():
 )
 def test_how_a_worker_died(status, words, advice):
     assert words in describe_exit(status)[0]
-    error = died("worker 3 (process 7)", status, 5, "shards 0, 4")
+    error = worker_died("worker 3 (process 7)", status, 5, "shards 0, 4")
     assert isinstance(error, WorkerDied)
     assert words in str(error)
     assert error.summary.endswith("at this item")
     assert error.summary.startswith("item 5, worker 3")
     assert advice in error.hint
-    assert died("w", status, None, "shards 0, 4").summary.endswith("while it wrote shards 0, 4")
+    assert worker_died("w", status, None, "shards 0, 4").summary.endswith(
+        "while it wrote shards 0, 4"
+    )
 
 
 # -- clocks and seeds ------------------------------------------------------------------------------
@@ -401,7 +403,7 @@ class Clock:
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-6])  # all items are timed, or a few of them
 def test_the_shares_of_the_stages(monkeypatch, scale):
     clock = Clock(monkeypatch)
-    watch = Stopwatch()
+    watch = StageTimer()
     for _ in range(1000):
         clock.now += 4 * scale  # the source
         timed = watch.start()
@@ -417,9 +419,9 @@ def test_the_shares_of_the_stages(monkeypatch, scale):
     assert watch.seconds["write"] == pytest.approx(0.1 * total, rel=0.1)
 
 
-def test_what_lies_aside_is_counted_once(monkeypatch):
+def test_time_aside_is_counted_once(monkeypatch):
     clock = Clock(monkeypatch)
-    watch = Stopwatch("wait")
+    watch = StageTimer("wait")
     watch.start()
     clock.now += 1
     with watch.aside("sync"):
@@ -430,7 +432,7 @@ def test_what_lies_aside_is_counted_once(monkeypatch):
     clock.now += 3
     watch.start()
     assert watch.seconds == dict.fromkeys(stages.STAGES, 0.0) | {"sync": 5, "write": 2, "wait": 3}
-    other = Stopwatch()
+    other = StageTimer()
     other.add(watch.seconds)
     other.add({"map": 4})
     assert other.seconds == watch.seconds | {"map": 4}
@@ -438,7 +440,7 @@ def test_what_lies_aside_is_counted_once(monkeypatch):
 
 def test_a_block_is_always_timed(monkeypatch):
     clock = Clock(monkeypatch)
-    watch = Stopwatch()
+    watch = StageTimer()
     for _ in range(10):
         watch.start_block()
         clock.now += 1e-6

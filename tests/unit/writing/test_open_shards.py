@@ -113,7 +113,7 @@ def test_an_abandoned_shard_keeps_what_was_flushed(tmp_path):
     assert ends(tmp_path) == expected_ends(RECORDS)
 
 
-def test_a_record_that_is_refused_leaves_the_shard_whole(tmp_path):
+def test_a_refused_record_leaves_the_shard_intact(tmp_path):
     with open_shard(tmp_path) as shard:
         shard.write(b"one")
         with pytest.raises(TypeError):
@@ -185,13 +185,13 @@ def test_a_shard_that_was_cut_anywhere_ends_as_if_it_had_not_been(
         with go_on(tmp_path, packing, written, buffer_bytes) as shard:
             for record in records[written.num_records : cut]:
                 shard.write(record)
-            told = shard.flush()
-            assert told.num_records >= written.num_records
-            assert (tmp_path / "shard").stat().st_size == told.file_bytes
+            flushed = shard.flush()
+            assert flushed.num_records >= written.num_records
+            assert (tmp_path / "shard").stat().st_size == flushed.file_bytes
             assert (tmp_path / "index").stat().st_size == shard.index_bytes
             row_bytes = 8 if packing.is_plain else 16
-            assert shard.index_bytes == row_bytes * told.num_pieces
-            written = told
+            assert shard.index_bytes == row_bytes * flushed.num_pieces
+            written = flushed
             for record in records[cut : cut + 5]:  # these are lost
                 shard.write(record)
         # What a crash leaves behind the cut is of any kind.
@@ -206,7 +206,7 @@ def test_a_shard_that_was_cut_anywhere_ends_as_if_it_had_not_been(
     assert files(tmp_path) == whole
 
 
-def test_a_shard_that_is_shorter_than_it_should_be_is_not_gone_on_with(tmp_path):
+def test_a_shard_that_is_too_short_is_not_resumed(tmp_path):
     with open_shard(tmp_path) as shard:
         for record in RECORDS:
             shard.write(record)

@@ -67,7 +67,7 @@ def test_unsorted_labels_are_not_called_sorted(tmp_path, workers):
     assert not [note for note in notes if "sorted" in note]
 
 
-# -- what the user's code is told ------------------------------------------------------------------
+# -- what the user's code can ask ------------------------------------------------------------------
 
 
 def seeded(features):
@@ -151,7 +151,7 @@ def test_an_error_of_the_source_waits_for_that_of_an_earlier_item(tmp_path):
 
 
 @pytest.mark.parametrize("values", [[1, 0.5], [0.5, 1], ["a", 1], [[1, 2], [[1, 2]]]])
-def test_conflicts_of_types_are_said_in_the_same_words(tmp_path, values):
+def test_type_conflicts_have_the_same_message(tmp_path, values):
     found = []
     rows = Rows([{"x": np.array(value)} for value in values])
     for workers in (1, 2):
@@ -164,7 +164,7 @@ def test_conflicts_of_types_are_said_in_the_same_words(tmp_path, values):
 def test_a_spent_generator_is_no_empty_dataset(tmp_path):
     rows = ({"x": i} for i in range(3))
     sw.write(rows, tmp_path / "t@1")
-    with pytest.raises(SourceError, match="read before"):
+    with pytest.raises(SourceError, match="already read"):
         sw.write(rows, tmp_path / "u@1")
 
 

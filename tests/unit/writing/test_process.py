@@ -84,7 +84,7 @@ class Rows:
         return {"value": index}
 
 
-@pytest.fixture(params=["strided", "dealt"])
+@pytest.fixture(params=["strided", "sent"])
 def data(request):
     """The items of Rows, in both ways that they come to the workers."""
     return Rows() if request.param == "strided" else (lambda: iter(Rows()[i] for i in range(11)))
@@ -560,7 +560,7 @@ def test_how_python_was_started(tmp_path, python, env):
 # -- current_worker --------------------------------------------------------------------------------
 
 
-def told(features):
+def worker_seen(features):
     worker = current_worker()
     return {
         "value": features["value"],
@@ -574,14 +574,18 @@ def told(features):
 
 
 @pytest.mark.parametrize("shuffle_seed", [None, 5])
-def test_what_a_map_is_told_of_its_worker(tmp_path, shuffle_seed):
+def test_the_current_worker_of_a_map(tmp_path, shuffle_seed):
     seeds = {}
     for num_workers in (1, 2, 3):
-        for way in ("strided", "dealt"):
+        for way in ("strided", "sent"):
             source = Rows() if way == "strided" else [Rows()[i] for i in range(11)]
             folder = tmp_path / f"{num_workers}{way}"
             sw.write(
-                source, folder / "t@4", map=told, workers=num_workers, shuffle_seed=shuffle_seed
+                source,
+                folder / "t@4",
+                map=worker_seen,
+                workers=num_workers,
+                shuffle_seed=shuffle_seed,
             )
             rows = [sw.decode_example(record) for record in records(folder)]
             for index, row in enumerate(rows):
@@ -643,7 +647,7 @@ def test_a_memory_mapped_dataset(tmp_path, mapped_file, mode, view):
 def test_a_memory_mapped_array_as_the_source(tmp_path, mapped_file):
     array = np.memmap(mapped_file, "<i4", "r", 64, (120, 100), order="F")
     source = PythonSource(array[::-1, :50])
-    assert source.travels
+    assert source.sendable
     assert len(pack(source, 1 << 20)[0]) < 2_000
     sw.write(array[::-1, :50], tmp_path / "t@4", map=lambda row: {"value": row}, workers=2)
     assert values(tmp_path) == array[::-1, :50].tolist()
@@ -784,7 +788,7 @@ def test_one_large_item_among_small_ones(tmp_path):
     assert done.stdout.split() == ["1000", str(200_000_000 + small)]
 
 
-@pytest.mark.parametrize("way", ["strided", "dealt"])
+@pytest.mark.parametrize("way", ["strided", "sent"])
 def test_more_shards_than_open_files(tmp_path, way):
     code = """
     import sys
@@ -866,8 +870,7 @@ def test_one_core_is_one_worker(tmp_path):
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     import shardwriter as sw
     def to_features(record):
-        return {"value": [os.getpid(), sw.worker.current_worker().num_workers]}
-    import shardwriter.worker
+        return {"value": [os.getpid(), sw.current_worker().num_workers]}
     sw.write([b"x"] * 8, sys.argv[1] + "/t@4", map=to_features, workers=None)
     print(os.getpid())
     """

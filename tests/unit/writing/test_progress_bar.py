@@ -76,10 +76,10 @@ def test_without_a_terminal_or_a_notebook_nothing_is_shown(tmp_path, capfd):
 
 
 def test_a_function_is_called_as_before(tmp_path):
-    told = []
-    sw.write([{"x": i} for i in range(10)], tmp_path / "t@1", progress=told.append)
-    assert isinstance(told[-1], Work)
-    assert (told[-1].num_done, told[-1].num_items) == (10, 10)
+    reported = []
+    sw.write([{"x": i} for i in range(10)], tmp_path / "t@1", progress=reported.append)
+    assert isinstance(reported[-1], Work)
+    assert (reported[-1].num_done, reported[-1].num_items) == (10, 10)
     read = []
     sw.stats(tmp_path / "t", progress=lambda *counts: read.append(counts))
     assert read[-1][0] == read[-1][1] > 0
@@ -91,7 +91,7 @@ def test_something_else_is_refused(tmp_path, act):
         act([{"x": 1}] if act is not sw.reshard else "x", tmp_path / "t@1", progress="yes")
 
 
-def test_notes_and_warnings_of_a_command_stand_above_its_bar():
+def test_notes_and_warnings_are_printed_above_the_bar():
     code = (
         "import time\n"
         "from shardwriter.writing import writing_bar\n"

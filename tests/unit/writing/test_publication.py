@@ -174,7 +174,7 @@ def test_the_manifest_is_the_last_name(kind, root):
 
 
 @pytest.mark.parametrize("where", ["usual", "attempt", "final"])
-def test_a_stop_at_any_call_leaves_no_set_or_ends_in_the_whole_one(kind, root, tmp_path, where):
+def test_a_stop_at_any_call_leaves_no_dataset_or_a_complete_one(kind, root, tmp_path, where):
     if where not in wheres(kind):
         pytest.skip("shards are not written under their final names where they are seen growing")
     whole = expected(tmp_path, NEW)
@@ -208,7 +208,7 @@ def _made(kind, storage, folder):
     return storage
 
 
-def test_rolling_forward_stops_and_goes_on(kind, root, tmp_path):
+def test_roll_forward_can_be_stopped_and_repeated(kind, root, tmp_path):
     whole = expected(tmp_path, NEW)
     for crash_at in range(13):
         folder = f"{root}/{crash_at}"
@@ -280,7 +280,7 @@ def test_a_list_of_files_that_can_not_be_understood_is_refused(tmp_path, text):
     run = RunDirectory.unlocked(str(tmp_path), "train", LocalStorage())
     run.begin({})
     run.write_synced("files.json", text)
-    with pytest.raises(StorageError, match="does not say where shards are") as caught:
+    with pytest.raises(StorageError, match="not a valid list of shard files") as caught:
         RunDirectory.unlocked(str(tmp_path), "train", LocalStorage()).shard_path(0)
     assert caught.value.path == run.file("files.json")
 
@@ -357,7 +357,7 @@ def test_discarding_leaves_a_lock_that_another_holds(tmp_path):
         assert os.listdir(run.path) == ["lock"]
 
 
-def test_small_files_and_marks_are_kept(kind, root):
+def test_small_files_and_marks_are_stored(kind, root):
     run = RunDirectory.unlocked(root, "train", kind())
     run.begin({"engine": "beam"})
     run.write_snapshot(0, 0, NO_SNAPSHOT)
@@ -374,7 +374,7 @@ def test_a_folder_in_the_way_is_refused_before_the_commit(tmp_path):
     for kind in (LocalStorage, BeamStorage):
         root = str(tmp_path / kind.__name__)
         os.makedirs(f"{root}/train.tfrecord-00001-of-00002")
-        with pytest.raises(StorageError, match="a folder of this name"):
+        with pytest.raises(StorageError, match="the run directory is"):
             write_set(root, kind(), NEW)
         assert sorted(os.listdir(root)) == [".train.partial", "train.tfrecord-00001-of-00002"]
 
@@ -384,5 +384,5 @@ def test_what_was_published_is_the_manifest(kind, root):
     run = RunDirectory.unlocked(root, "train", kind())
     data = kind().read(f"{root}/train.manifest.json")
     assert finished_manifest(run) == parse_manifest(data)
-    with pytest.raises(OutputExists, match="there already"):
+    with pytest.raises(OutputExists, match="exists already"):
         check_output(run, overwrite=False)

@@ -177,8 +177,8 @@ def test_an_index_that_is_wrong_is_not_believed(tmp_path):
 KILLED = """
 import os, signal, sys
 import shardwriter as sw
-from shardwriter.options import RunOptions
-from shardwriter.sources import frame_reading
+from shardwriter import RunOptions
+from shardwriter.sources import tfrecord as frame_reading
 frame_reading._BLOCK_BYTES = 5000
 left = int(sys.argv[3])
 block = frame_reading.FrameReader.block
@@ -222,7 +222,7 @@ def test_workers_that_are_killed_are_gone_on_with(tmp_path):
     starts = [rng.randrange(1 << 19) for _ in range(20_000)]
     binary([pool[at : at + 2000] for at in starts], tmp_path / "a/x@8")
     code = (
-        "import sys, shardwriter as sw; from shardwriter.options import RunOptions; "
+        "import sys, shardwriter as sw; from shardwriter import RunOptions; "
         "sw.reshard(sys.argv[1], sys.argv[2], workers=2, resume=True, "
         "run=RunOptions(mark_s=0.001, checkpoint_bytes=1_000_000))"
     )
@@ -371,7 +371,7 @@ def test_classes_with_other_numbers_are_refused(tmp_path, data_dir):
 
 def test_a_dataset_that_is_named_twice_is_refused(tmp_path):
     sw.write(rows(5), tmp_path / "a/x@2")
-    with pytest.raises(OptionError, match="there twice"):
+    with pytest.raises(OptionError, match="given twice"):
         sw.merge([tmp_path / "a/x", tmp_path / "a/x"], tmp_path / "m/x@1")
     with pytest.raises(OptionError, match="in both"):
         sw.merge([tmp_path / "a/x", tmp_path / "a"], tmp_path / "m/x@1")

@@ -1,4 +1,4 @@
-"""Going on with a run that was stopped: what is kept, what is refused, and what is said."""
+"""Resume a stopped run: what is resumed, what is refused, and the notes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def whole(tmp_path, out="t@4", data=None, **more):
     return files(tmp_path / "whole")
 
 
-# -- what is kept ----------------------------------------------------------------------------------
+# -- what is resumed -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -81,17 +81,16 @@ def test_what_was_done_is_not_done_again(tmp_path):
     assert sorted(data.loaded) == sorted([*range(21, 25), *range(25, 40)])
 
 
-def test_how_much_is_kept_is_said(tmp_path):
+def test_a_note_says_how_much_is_resumed(tmp_path):
     folder = stop(tmp_path)
     notes = []
     sw.write(Numbers(), folder / "t@4", label="label", resume=True, notify=notes.append)
     assert notes == [
-        "kept 25 records (765 bytes): 25 of 40 items need not be done again, 0 of 4 shards are "
-        "whole"
+        "resuming: 25 of 40 items already done (25 records, 765 bytes), 0 of 4 shards complete"
     ]
 
 
-def test_a_stream_is_read_again_and_dropped_and_that_is_said(tmp_path):
+def test_a_note_says_that_a_stream_is_read_again(tmp_path):
     maps = []
 
     def stream():
@@ -107,7 +106,7 @@ def test_a_stream_is_read_again_and_dropped_and_that_is_said(tmp_path):
         sw.write(stream, tmp_path / "out/t@4", map=look, run=ALWAYS)
     notes = []
     sw.write(stream, tmp_path / "out/t@4", map=look, resume=True, notify=notes.append)
-    assert any("are read again and dropped" in note for note in notes)
+    assert any("are read again and skipped" in note for note in notes)
     assert sorted(maps[26:]) == sorted([*range(21, 25), *range(25, 40)])
     found = [
         sw.decode_example(record)["label"].tolist()
@@ -161,7 +160,7 @@ def test_a_finished_dataset_that_lost_a_shard_is_not_done(tmp_path):
         sw.write(Numbers(), tmp_path / "t@4", resume=True)
 
 
-def test_an_overwriting_run_goes_on_and_the_old_set_stays_until_then(tmp_path):
+def test_an_overwriting_run_is_resumed_and_the_old_dataset_stays_until_then(tmp_path):
     folder = tmp_path / "out"
     sw.write([b"old"] * 7, folder / "t@3")
     old = files(folder)
@@ -244,7 +243,7 @@ def test_other_shards_are_refused_by_name(tmp_path, out):
 
 def test_a_longer_source_is_refused(tmp_path):
     folder = stop(tmp_path)
-    with pytest.raises(RunChanged, match=r"the source is not what it was.*num_items"):
+    with pytest.raises(RunChanged, match=r"the source has changed.*num_items"):
         sw.write(Numbers(41), folder / "t@4", label="label", resume=True)
 
 
@@ -261,7 +260,7 @@ def test_a_table_that_was_written_to_is_refused(tmp_path):
         sw.write(table, tmp_path / "t@2", map=boom, run=ALWAYS)
     times = os.stat(table)
     os.utime(table, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
-    with pytest.raises(RunChanged, match="the source is not what it was"):
+    with pytest.raises(RunChanged, match="the source has changed"):
         sw.write(table, tmp_path / "t@2", map=boom, resume=True)
 
 
@@ -279,7 +278,7 @@ def test_other_code_of_a_map_is_refused(tmp_path, monkeypatch):
     with pytest.raises(CallableError):
         write(run=ALWAYS)
     module.write_text("def look(item):\n    return item\n")
-    with pytest.raises(RunChanged, match=r"the code of map= is not what it was.*map\.sha256"):
+    with pytest.raises(RunChanged, match=r"the code of map= has changed.*map\.sha256"):
         write(resume=True)
     sys.modules.pop("a_map_of_a_test", None)
 
@@ -303,7 +302,7 @@ def test_records_that_come_out_otherwise_are_found(tmp_path, stream):
     assert not (tmp_path / "t.manifest.json").exists()
 
 
-def test_an_iterator_is_said_to_be_lost_when_it_stops(tmp_path):
+def test_a_note_says_that_a_run_with_an_iterator_can_not_be_resumed(tmp_path):
     def items():
         yield from ({"x": i} for i in range(10))
         raise ValueError("boom")
@@ -314,7 +313,7 @@ def test_an_iterator_is_said_to_be_lost_when_it_stops(tmp_path):
     assert notes == ["an iterator can be read once: should this run be stopped, it is lost"]
     assert os.listdir(tmp_path) == []  # there is nothing that anybody could go on with
     sw.write(iter([{"x": 1}]), tmp_path / "t@4", resume=True)
-    with pytest.raises(OptionError, match="read once"):
+    with pytest.raises(OptionError, match="read only once"):
         sw.write(iter([{"x": 1}]), tmp_path / "t@4", resume=True)
 
 
@@ -411,7 +410,7 @@ def test_errors_of_a_finished_dataset_are_tried_again(tmp_path, switch, out, wor
     sw.write(data_again, tmp_path / "whole" / out, label="label")
     assert files(folder) == files(tmp_path / "whole")
     if out == "t@4":  # 3 is in shard 3, 17 in shard 1, 30 in shard 2
-        assert any("3 items are tried again; 3 of 4 shards" in note for note in notes)
+        assert any("retrying 3 failed items; 3 of 4 shards" in note for note in notes)
         name = "t.tfrecord-00000-of-00004"
         assert (folder / name).stat().st_ino == inodes[name]
 
@@ -443,13 +442,15 @@ def test_errors_of_an_unfinished_run_are_tried_again(tmp_path, switch):
 
 def test_a_budget_that_is_spent_stops_the_run_and_can_be_raised(tmp_path, switch):
     folder = tmp_path / "out"
-    with pytest.raises(TooManyErrors, match=r"3 items gave an error, and 2 may.*item 30") as caught:
+    with pytest.raises(
+        TooManyErrors, match=r"3 items failed; the limit is 2\. The last: .*item 30"
+    ) as caught:
         sw.write(
             Flaky(switch), folder / "t@4", run=RunOptions(mark_s=0, on_error="skip", max_errors=2)
         )
     assert caught.value.exit_code == 1
     run = RunOptions(resume=True, on_error="skip", max_errors=2)
-    with pytest.raises(TooManyErrors, match="gave an error before"):
+    with pytest.raises(TooManyErrors, match="failed in earlier attempts"):
         sw.write(Flaky(switch), folder / "t@4", run=run)
     sw.write(
         Flaky(switch), folder / "t@4", run=RunOptions(resume=True, on_error="skip", max_errors=3)
@@ -515,7 +516,7 @@ def test_bad_rows_of_a_block_are_skipped_one_by_one(tmp_path):
     assert files(tmp_path / "1") == files(tmp_path / "2")
 
 
-def test_the_command_says_what_was_kept_and_what_was_skipped(tmp_path, monkeypatch, switch):
+def test_the_command_prints_what_is_resumed_and_what_was_skipped(tmp_path, monkeypatch, switch):
     from typer.testing import CliRunner
 
     from shardwriter.cli import app
@@ -552,7 +553,7 @@ def test_the_command_says_what_was_kept_and_what_was_skipped(tmp_path, monkeypat
     switch.unlink()
     result = run.invoke(app, [*command, "--resume", "--max-errors", "2"])
     assert result.exit_code == 0, result.stderr
-    assert "kept" in result.stderr
+    assert "resuming" in result.stderr
     assert "2 of 30 items; errors are listed in t.errors.jsonl" in result.stdout
     result = run.invoke(app, [*command, "--resume"])
     assert result.exit_code == 1  # it was more than that, and still is

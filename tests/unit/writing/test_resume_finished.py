@@ -75,7 +75,7 @@ def test_a_label_is_spelled_as_if_nothing_had_failed(tmp_path, switch, values):
     assert whole.labels["counts"] == {"1.0": 8}
 
 
-def test_a_copy_with_a_record_that_was_damaged_is_mended(tmp_path):
+def test_a_copy_with_a_damaged_record_is_retried(tmp_path):
     sw.write([{"x": i} for i in range(20)], tmp_path / "a/s@1")
     shard = tmp_path / "a/s.tfrecord-00000-of-00001"
     times, good = os.stat(shard), shard.read_bytes()
@@ -135,12 +135,12 @@ def test_a_ledger_that_is_gone_is_missed(tmp_path, switch):
     ("out", "more", "what"),
     [
         ("t@3", {}, "number of shards"),
-        ("t@2.gz", {}, "names of the files"),
+        ("t@2.gz", {}, "the file names has changed"),
         ("t@2", {"shuffle_seed": 1}, "shuffle_seed="),
-        ("t@2", {"limit": 3}, "an option that decides bytes"),
+        ("t@2", {"limit": 3}, "an option or the code of the map"),
     ],
 )
-def test_a_dataset_of_another_job_is_told_apart_by_name(tmp_path, out, more, what):
+def test_a_dataset_of_another_job_is_refused_with_the_difference(tmp_path, out, more, what):
     sw.write([b"x"] * 5, tmp_path / "t@2")
     with pytest.raises(OutputExists, match=what):
         sw.write([b"x"] * 5, tmp_path / out, resume=True, **more)
@@ -193,7 +193,7 @@ def test_many_errors_do_not_go_to_the_workers(tmp_path, monkeypatch, switch):
     run = RunOptions(mark_s=0, on_error="skip", max_errors=45)
     with pytest.raises(TooManyErrors):
         sw.write(data, tmp_path / "out/t@4", run=run)
-    monkeypatch.setattr(process, "MAX_PARCEL_BYTES", 100_000)
+    monkeypatch.setattr(process, "MAX_ASSIGNMENT_BYTES", 100_000)
     run = RunOptions(resume=True, on_error="skip", workers=2)
     manifest = sw.write(data, tmp_path / "out/t@4", run=run)
     assert len(manifest.gaps) == 51

@@ -200,7 +200,7 @@ def test_a_crash_at_any_call_leaves_the_old_set_or_ends_in_the_new_one(tmp_path,
         if committed:
             with (
                 RunDirectory.claim(str(directory), "train", LocalStorage()) as run,
-                pytest.raises(OutputExists, match="there already"),
+                pytest.raises(OutputExists, match="exists already"),
             ):
                 check_output(run, overwrite=False)
         else:
@@ -210,7 +210,7 @@ def test_a_crash_at_any_call_leaves_the_old_set_or_ends_in_the_new_one(tmp_path,
         shutil.rmtree(directory)
 
 
-def test_rolling_forward_crashes_and_goes_on(tmp_path):
+def test_roll_forward_can_crash_and_be_repeated(tmp_path):
     """A recovery that is itself cut off at any call changes nothing about the end."""
     reference = tmp_path / "reference"
     reference.mkdir()
@@ -252,7 +252,7 @@ def test_a_finished_set_is_refused_and_left_alone(tmp_path):
     write_set(tmp_path, OLD, 2)
     before = snapshot(tmp_path)
     with RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run:
-        with pytest.raises(OutputExists, match="there already") as caught:
+        with pytest.raises(OutputExists, match="exists already") as caught:
             check_output(run, overwrite=False)
         assert "--overwrite" in caught.value.hint
     assert snapshot(tmp_path) == before
@@ -277,7 +277,7 @@ def test_another_dataset_in_the_folder_is_none_of_our_business(tmp_path):
         check_output(run, overwrite=False)
 
 
-def test_an_unfinished_run_is_refused_and_kept(tmp_path):
+def test_an_unfinished_run_is_refused_and_stays(tmp_path):
     run = RunDirectory.claim(str(tmp_path), "train", LocalStorage())
     run.begin({"job": "1"})
     run.journal(0, 0).close()
@@ -293,11 +293,11 @@ def test_an_unfinished_run_is_refused_and_kept(tmp_path):
         check_output(run, overwrite=True)
 
 
-def test_a_run_that_came_to_no_mark_is_in_nobodys_way(tmp_path):
+def test_a_run_without_a_mark_is_discarded(tmp_path):
     run = RunDirectory.claim(str(tmp_path), "train", LocalStorage())
     run.begin({"job": "1"})
     journal = run.journal(0, 0)
-    journal.fact(skip=0, reason="dropped")
+    journal.add_fact(skip=0, reason="dropped")
     journal.close()
     Path(run.shard_path(0)).write_bytes(b"some frames")
     run.release()
@@ -313,7 +313,7 @@ def test_a_publication_that_was_cut_off_is_finished_and_then_refused(tmp_path):
     run.release()
     with (
         RunDirectory.claim(str(tmp_path), "train", LocalStorage()) as run,
-        pytest.raises(OutputExists, match="there already"),
+        pytest.raises(OutputExists, match="exists already"),
     ):
         check_output(run, overwrite=False)
     assert len(load_manifest(tmp_path / "train.manifest.json").shards) == 2
@@ -369,7 +369,7 @@ def holder(tmp_path):
             process.kill()
 
 
-def test_a_second_writer_is_told_who_the_first_is(tmp_path, holder):
+def test_a_second_writer_learns_which_process_holds_the_lock(tmp_path, holder):
     with pytest.raises(OutputBusy, match=f"process {holder.pid} ") as caught:
         RunDirectory.claim(str(tmp_path), "train", LocalStorage())
     assert caught.value.path == str(tmp_path / ".train.partial")
@@ -443,7 +443,7 @@ def facts_in(path):
 def write_journal(path, facts):
     journal = Journal(LocalStorage(), str(path))
     for fact in facts:
-        journal.fact(**fact)
+        journal.add_fact(**fact)
     journal.close()
     return Path(path).read_bytes()
 
@@ -455,11 +455,11 @@ def test_facts_come_back_in_order(tmp_path):
 
 def test_facts_are_in_the_file_after_a_flush(tmp_path):
     journal = Journal(LocalStorage(), str(tmp_path / "j"))
-    journal.fact(skip=1, reason="dropped")
+    journal.add_fact(skip=1, reason="dropped")
     assert facts_in(tmp_path / "j") == []
     journal.flush()
     assert facts_in(tmp_path / "j") == [{"skip": 1, "reason": "dropped"}]
-    journal.fact(skip=2, reason="dropped")
+    journal.add_fact(skip=2, reason="dropped")
     journal.sync()
     journal.close()
     assert facts_in(tmp_path / "j") == [
@@ -492,7 +492,7 @@ def test_no_flipped_byte_gives_a_wrong_fact(tmp_path_factory, data):
 def test_a_journal_takes_nothing_more_after_a_write_that_failed(tmp_path, monkeypatch):
     journal = Journal(LocalStorage(), str(tmp_path / "j"))
     for fact in FACTS:
-        journal.fact(**fact)
+        journal.add_fact(**fact)
     real_write, calls = os.write, []
 
     def full(descriptor, data):
@@ -508,9 +508,9 @@ def test_a_journal_takes_nothing_more_after_a_write_that_failed(tmp_path, monkey
     assert journal.num_bytes == 0
     half = (tmp_path / "j").read_bytes()
     assert len(half) == 20
-    journal.fact(skip=4, reason="dropped")
+    journal.add_fact(skip=4, reason="dropped")
     for refused in (journal.flush, journal.sync):
-        with pytest.raises(StorageError, match="failed before") as caught:
+        with pytest.raises(StorageError, match="earlier write to the journal failed") as caught:
             refused()
         assert caught.value.path == str(tmp_path / "j")
     journal.close()  # half a line is followed by no other
@@ -520,11 +520,11 @@ def test_a_journal_takes_nothing_more_after_a_write_that_failed(tmp_path, monkey
 
 def test_facts_in_front_of_a_write_that_failed_stay(tmp_path, monkeypatch):
     journal = Journal(LocalStorage(), str(tmp_path / "j"))
-    journal.fact(**FACTS[0])
+    journal.add_fact(**FACTS[0])
     journal.flush()
     whole = journal.num_bytes
     assert whole == (tmp_path / "j").stat().st_size
-    journal.fact(**FACTS[1])
+    journal.add_fact(**FACTS[1])
     real_write, calls = os.write, []
 
     def full(descriptor, data):
@@ -547,7 +547,7 @@ def test_a_journal_that_failed_lets_no_later_frame_through(tmp_path, monkeypatch
     journal = Journal(storage, str(tmp_path / "j"))
     file = JournaledFile(storage.create(str(tmp_path / "shard")), journal)
     file.write(b"one")
-    journal.fact(**FACTS[0])
+    journal.add_fact(**FACTS[0])
 
     def full(_descriptor, _data):
         raise OSError(28, "No space left on device")
@@ -556,7 +556,7 @@ def test_a_journal_that_failed_lets_no_later_frame_through(tmp_path, monkeypatch
         patch.setattr(os, "write", full)
         with pytest.raises(StorageError, match="no space"):
             file.write(b"two")
-    with pytest.raises(StorageError, match="failed before"):
+    with pytest.raises(StorageError, match="earlier write to the journal failed"):
         file.write(b"two")
     file.close()
     journal.close()
@@ -571,7 +571,7 @@ def test_a_snapshot_of_any_worker_is_worth_keeping(tmp_path, synced):
         run.begin({"job": "1"})
         assert not run.is_resumable
         journals = [run.journal(0, worker) for worker in range(2)]
-        journals[0].fact(skip=3, reason="dropped")
+        journals[0].add_fact(skip=3, reason="dropped")
         journals[0].flush()
         assert not run.is_resumable
         run.write_snapshot(0, 1, replace(NO_SNAPSHOT, is_synced=synced))
@@ -617,7 +617,7 @@ def test_a_dataset_whose_name_looks_like_a_shard_is_left_alone(tmp_path):
 
 def test_endings_of_our_own_are_replaced_whatever_they_are(tmp_path):
     write_dataset(tmp_path, "train@3.data", b"x")
-    with pytest.raises(OutputExists, match="there already"):
+    with pytest.raises(OutputExists, match="exists already"):
         write_dataset(tmp_path, "train@2", b"y")
     write_dataset(tmp_path, "train@2", b"y", overwrite=True)
     assert not list(tmp_path.glob("*.data"))
@@ -646,7 +646,7 @@ def test_a_name_that_is_too_long_is_refused_at_once(tmp_path):
     write_dataset(tmp_path, "n" * 220 + "@2", b"x")
 
 
-def test_an_old_shard_never_stands_in_for_one_that_is_gone(tmp_path, monkeypatch):
+def test_an_old_shard_never_replaces_a_missing_one(tmp_path, monkeypatch):
     write_dataset(tmp_path, "train@2", b"old" * 10, b"old")
     with monkeypatch.context() as patch:
         patch.setattr(publication, "roll_forward", lambda run: None)
@@ -655,7 +655,7 @@ def test_an_old_shard_never_stands_in_for_one_that_is_gone(tmp_path, monkeypatch
     (tmp_path / ".train.partial" / "shard-00000").unlink()
     with pytest.raises(StorageError, match="gone") as caught:
         write_dataset(tmp_path, "train@2", b"x")
-    assert "--overwrite starts again" in caught.value.hint
+    assert "--overwrite to start over" in caught.value.hint
     assert sw.stats(str(tmp_path / "train")).num_defects == 0  # the old one is whole
     (tmp_path / "train.manifest.json").unlink()  # as a publication that has begun does
     with pytest.raises(StorageError, match="gone") as caught:

@@ -22,7 +22,7 @@ from shardwriter.schema.record_stats import RecordStats
 from shardwriter.sources.python import PythonSource
 from shardwriter.storage import LocalStorage
 from shardwriter.storage.local import LocalFile
-from shardwriter.writing import open_shards as growing
+from shardwriter.writing import open_shards as open_shards
 from shardwriter.writing import part
 from shardwriter.writing.job import Job
 from shardwriter.writing.journal import Journal, Snapshot, read_facts
@@ -151,7 +151,7 @@ def test_a_large_record_is_written(engine):
 def events(monkeypatch):
     """What happens to the disk, in order: facts that are flushed, frames that are handed on."""
     log = []
-    fact, flush, note = Journal.fact, Journal.flush, ShardFile._note_frames
+    fact, flush, note = Journal.add_fact, Journal.flush, ShardFile._note_frames
     pending = []
 
     def noted(self, **facts):
@@ -167,15 +167,15 @@ def events(monkeypatch):
         note(self, sizes)
         log.append(("frames", len(sizes)))
 
-    monkeypatch.setattr(Journal, "fact", noted)
+    monkeypatch.setattr(Journal, "add_fact", noted)
     monkeypatch.setattr(Journal, "flush", flushed)
     monkeypatch.setattr(ShardFile, "_note_frames", framed)
     return log
 
 
 def test_a_gap_is_on_the_disk_before_any_later_frame(engine, events, monkeypatch):
-    monkeypatch.setattr(growing, "_MAX_BUFFER_BYTES", 1)
-    monkeypatch.setattr(growing, "_ALL_BUFFERS_BYTES", 1)
+    monkeypatch.setattr(open_shards, "_MAX_BUFFER_BYTES", 1)
+    monkeypatch.setattr(open_shards, "_ALL_BUFFERS_BYTES", 1)
     # Records of over 4,096 bytes go to the disk one by one.
     records = [bytes([i]) * 5000 for i in range(12)]
     skipped = {0, 3, 4, 11}
@@ -221,12 +221,12 @@ def test_checkpoints_come_after_so_many_bytes(engine, snapshots):
 
 def test_marks_come_after_every_item_where_no_time_is_between_them(engine, snapshots):
     engine([b"x" * 30] * 20, 3, run_options=RunOptions(mark_s=0))
-    told = [snapshot for snapshot, _ in snapshots]
-    assert [snapshot.counted_to for snapshot in told] == [*range(1, 21), 20]
-    assert not any(snapshot.is_synced for snapshot in told)
-    last = told[-1]
+    reported = [snapshot for snapshot, _ in snapshots]
+    assert [snapshot.counted_to for snapshot in reported] == [*range(1, 21), 20]
+    assert not any(snapshot.is_synced for snapshot in reported)
+    last = reported[-1]
     assert (last.open_shards, sorted(last.sealed), last.num_items) == ({}, [0, 1, 2], 20)
-    assert {snapshot.num_items for snapshot in told[:-1]} == {None}
+    assert {snapshot.num_items for snapshot in reported[:-1]} == {None}
 
 
 def test_marks_come_once_in_so_many_seconds(engine, snapshots):
@@ -240,7 +240,7 @@ def test_marks_come_once_in_so_many_seconds(engine, snapshots):
 @pytest.mark.parametrize(
     "options", [RunOptions(mark_s=0), RunOptions(checkpoint_bytes=1, mark_s=1e9)]
 )
-def test_a_snapshot_is_what_lies_on_the_disk(engine, snapshots, options):
+def test_a_snapshot_matches_the_files(engine, snapshots, options):
     records = payloads(9)
     skip = {4, 5}
     engine(
@@ -249,9 +249,9 @@ def test_a_snapshot_is_what_lies_on_the_disk(engine, snapshots, options):
         map=lambda r: SKIP if r in [records[i] for i in skip] else r,
         run_options=options,
     )
-    told = [(snapshot, files) for snapshot, files in snapshots if snapshot.open_shards]
-    assert len(told) >= 5
-    for snapshot, files in told:
+    reported = [(snapshot, files) for snapshot, files in snapshots if snapshot.open_shards]
+    assert len(reported) >= 5
+    for snapshot, files in reported:
         done = snapshot.counted_to
         expected = model([None if i in skip else r for i, r in enumerate(records[:done])], 2)
         for shard, written in snapshot.open_shards.items():
@@ -265,18 +265,18 @@ def test_a_snapshot_is_what_lies_on_the_disk(engine, snapshots, options):
         assert skipped == sorted(i for i in skip if i < done)
 
 
-def test_a_snapshot_has_what_was_learnt_up_to_it(engine, snapshots):
+def test_a_snapshot_has_the_stats_of_the_records_up_to_it(engine, snapshots):
     data = [{"x": i, "y": i % 2} for i in range(7)]
     outcome, _, _ = engine(data, 2, label="y", run_options=RunOptions(mark_s=0))
     for snapshot, _ in snapshots:
-        learnt = RecordStats.from_state(snapshot.stats, 2)
-        assert learnt.features["x"].present == snapshot.counted_to
+        stats = RecordStats.from_state(snapshot.stats, 2)
+        assert stats.features["x"].present == snapshot.counted_to
         counts = {str(k): len(range(k, snapshot.counted_to, 2)) for k in range(2)}
-        assert learnt.labels.to_json()["counts"] == {k: n for k, n in counts.items() if n}
-    assert learnt.labels.to_json() == outcome.labels
+        assert stats.labels.to_json()["counts"] == {k: n for k, n in counts.items() if n}
+    assert stats.labels.to_json() == outcome.labels
 
 
-def test_the_journal_tells_types_and_gaps_and_nothing_else(engine):
+def test_the_journal_has_types_and_gaps_and_nothing_else(engine):
     _, _, facts = engine(
         [{"x": i, "y": i % 2} for i in range(7)],
         2,
@@ -326,12 +326,12 @@ def test_a_record_that_is_too_large_is_named(engine, monkeypatch):
     assert caught.value.index == 7
 
 
-def test_progress_is_told(engine, monkeypatch):
+def test_progress_is_reported(engine, monkeypatch):
     monkeypatch.setattr(part, "REPORT_S", 0)
-    told = []
-    engine([b"abc"] * 5, 2, progress=told.append)
-    assert [work.num_done for work in told] == [1, 2, 3, 4, 5, 5, 5]
-    last = told[-1]
+    reported = []
+    engine([b"abc"] * 5, 2, progress=reported.append)
+    assert [work.num_done for work in reported] == [1, 2, 3, 4, 5, 5, 5]
+    last = reported[-1]
     assert (last.num_items, last.payload_bytes, last.num_gaps) == (5, 15, 0)
 
 
@@ -415,11 +415,11 @@ def test_facts_are_written_before_any_later_frame(engine, monkeypatch):
             written.append(on_disk == json.loads(json.dumps(known)))
         real_write(self, data)
 
-    real_fact, real_write = Journal.fact, LocalFile.write
-    monkeypatch.setattr(Journal, "fact", note)
+    real_fact, real_write = Journal.add_fact, LocalFile.write
+    monkeypatch.setattr(Journal, "add_fact", note)
     monkeypatch.setattr(LocalFile, "write", write)
-    monkeypatch.setattr(growing, "_MAX_BUFFER_BYTES", 1)
-    monkeypatch.setattr(growing, "_ALL_BUFFERS_BYTES", 1)
+    monkeypatch.setattr(open_shards, "_MAX_BUFFER_BYTES", 1)
+    monkeypatch.setattr(open_shards, "_ALL_BUFFERS_BYTES", 1)
     data = [{"x": np.zeros(i % 5 + 1, np.int16 if i < 600 else np.int32)} for i in range(1000)]
     engine(data, 2, map=lambda f: SKIP if len(f["x"]) == 3 else {**f, f"n{len(f['x'])}": 1})
     assert len(written) > 2

@@ -532,7 +532,7 @@ def test_a_split_whose_files_were_deleted_is_forgotten(tmp_path):
 
 def test_a_folder_in_the_way_is_seen_before_the_commit(tmp_path):
     (tmp_path / HERE / "features.json" / "x").mkdir(parents=True)
-    with pytest.raises(StorageError, match="in the way"):
+    with pytest.raises(StorageError, match="has the name of a file"):
         write(rows(3), tmp_path / "train@1")
     assert not (tmp_path / HERE / "demo-train.manifest.json").exists()
     assert not list(tmp_path.rglob("commit.json"))

@@ -497,7 +497,7 @@ def test_a_name_without_a_dataset_says_which_splits_there_are(tmp_path):
     sw.write_splits(Rows(), tmp_path / "m", SPLIT)
     with pytest.raises(OptionError) as caught:
         sw.open(tmp_path / "m")
-    assert caught.value.hint == f"its splits are there: {tmp_path}/m-train, {tmp_path}/m-val"
+    assert caught.value.hint == f"there are its splits: {tmp_path}/m-train, {tmp_path}/m-val"
 
 
 def test_progress_says_which_split_it_is_of(tmp_path):
@@ -510,7 +510,7 @@ def test_progress_says_which_split_it_is_of(tmp_path):
 def test_an_iterator_that_was_read_is_no_empty_split(tmp_path):
     read = (row for row in [])
     next(read, None)
-    with pytest.raises(SourceError, match="read before"):
+    with pytest.raises(SourceError, match="already read"):
         sw.write_splits(read, tmp_path / "m", SPLIT)
 
 

@@ -1,22 +1,25 @@
-"""Where a Beam job writes: the run directory of its dataset, from its launch to its publication.
+"""The output of a launch of a Beam job: the run directory, and what steps pass to each other.
 
-Local folders and object stores alike have ``.NAME.partial`` beside the output, with ``run.json``
-in it and files whose names are unique to the attempt that made them::
+Local folders and object stores both have ``.NAME.partial`` beside the output, with ``run.json``
+and files whose names are unique to the attempt that wrote them::
 
     run.json                  what the run is; "engine": "beam"
     shard-00003.6f1c...       a finished shard, and its rows of the index
     index-00003.6f1c...
-    cargo-73ab...             what workers are sent, where it is large
-    bucket-00012.4d0e...      items that are put in order by their keys
-    part-00003-000017.9ab2... a piece of a shard that is joined later
-    done-00003-1f2e...        what is known of a finished shard: it is not made again
+    cargo-73ab...             the payload of workers, if it is large
+    bucket-00012.4d0e...      items sorted by their keys
+    part-00003-000017.9ab2... a part of a shard, joined later
+    done-00003-1f2e...        a note of a finished shard, which is not written again
 
-What decides anything is decided where the pipeline is made. Workers come and go, in any order and
-several times: whoever is first writes run.json, in which all would write the same, and nobody
-deletes anything before the dataset is published.
+All decisions are made where the pipeline is constructed. Workers start in any order and may be
+repeated: the first writes run.json, which is the same from each, and none deletes anything before
+the dataset is published.
 
-On a place where a file appears only as a whole, and where no dataset of the name is, a shard is
-written under its final name at once.
+If files of a storage appear only when they are complete, as objects do, and there is no dataset of
+the name, shards are written under their final names.
+
+Facts about items (counts, gaps, errors, types) travel through the pipeline as data, beside the
+records, so only what a runner has committed counts, however often it retried.
 """
 
 from __future__ import annotations
@@ -75,24 +78,19 @@ from shardwriter.writing import (
     stats_fit_job,
 )
 
-# What travels between the steps of a Beam job, beside records: facts, and finished shards.
-#
-# A worker keeps nothing that another step needs: counts, gaps, errors and types go along as data,
-# so only what a runner has committed counts, however often it has tried.
-
 _MAX_NOTE_BYTES: Final = 1 << 30
 
 
 @dataclass
 class Facts:
-    """What is known of some items, beside their records; mergeable.
+    """Facts about some items, beside their records; mergeable.
 
     Attributes:
         stats: Schema and labels of their records.
         gaps: Items without a record.
-        errors: Those of them that gave an error: entries of the ledger.
-        num_items: T, where the end of the source was met.
-        key_sum: Sum of a hash of every key, where items have keys: whatever their order.
+        errors: Entries of the error log, for the gaps that gave an error.
+        num_items: T, if the end of the source was reached.
+        key_sum: Sum of a hash of every key, if items have keys; it does not depend on the order.
     """
 
     stats: RecordStats
@@ -102,15 +100,15 @@ class Facts:
     key_sum: int = 0
 
     def note_gap(self, item_index: int, why: ItemResult, max_errors: int | None) -> None:
-        """Take an item down that has no record.
+        """Add an item without a record.
 
         Args:
-            item_index: The item.
-            why: What became of it: its error, or None where a map dropped it.
-            max_errors: How many errors there may be; None for any number.
+            item_index: The index of the item.
+            why: Its error, or None if a map returned SKIP.
+            max_errors: Maximum number of errors; None for any number.
 
         Raises:
-            TooManyErrors: There are more already among these items.
+            TooManyErrors: More of these items gave an error.
         """
         self.gaps.append(item_index)
         if not isinstance(why, DataError):
@@ -120,14 +118,14 @@ class Facts:
             raise TooManyErrors(
                 f"{len(self.errors):,} items of a part of the input gave an error, and "
                 f"{max_errors:,} may; the last: {why.summary}",
-                hint="mend the data or the map, or allow more (--max-errors)",
+                hint="correct the data or the map, or allow more (--max-errors)",
             ) from why
 
     def merge(self, other: Facts) -> None:
         """Add the facts of other items.
 
         Raises:
-            SchemaConflict: A feature has types that do not go together.
+            SchemaConflict: A feature has types that do not join.
         """
         self.stats.merge(other.stats)
         self.gaps += other.gaps
@@ -137,7 +135,7 @@ class Facts:
             self.num_items = max(self.num_items or 0, other.num_items)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON."""
+        """Return the facts as JSON."""
         return {
             "errors": self.errors,
             "gaps": to_runs(sorted(self.gaps)),
@@ -148,7 +146,7 @@ class Facts:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any], num_shards: int) -> Facts:
-        """Return what :meth:`to_json` has told."""
+        """Return the facts from the JSON of :meth:`to_json`."""
         return cls(
             RecordStats.from_state(entry["learnt"], num_shards),
             from_runs(entry["gaps"]),
@@ -159,15 +157,15 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class MadeShard:
-    """A finished shard that has no final name yet.
+class FinishedShard:
+    """A finished shard before its publication.
 
     Attributes:
         shard: Its number.
         sealed: Its counts and checksums.
         path: The file.
         index_path: The file with its rows of the index.
-        facts: Of its items; of a shuffled job, of others as well.
+        facts: Facts about its items; in a shuffled job also about items of other shards.
     """
 
     shard: int
@@ -177,7 +175,7 @@ class MadeShard:
     facts: Facts
 
     def to_bytes(self) -> bytes:
-        """Return all of it."""
+        """Return the finished shard, packed."""
         sealed = self.sealed
         return pack_json(
             {
@@ -196,8 +194,8 @@ class MadeShard:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes, num_shards: int) -> MadeShard:
-        """Return what :meth:`to_bytes` has told."""
+    def from_bytes(cls, data: bytes, num_shards: int) -> FinishedShard:
+        """Return the finished shard from the bytes of :meth:`to_bytes`."""
         entry = unpack_json(data)
         return cls(
             entry["shard"],
@@ -208,8 +206,8 @@ class MadeShard:
         )
 
     @classmethod
-    def from_note(cls, data: bytes, num_shards: int) -> MadeShard | None:
-        """Return what a file beside the output says; None where it can not be true."""
+    def from_note(cls, data: bytes, num_shards: int) -> FinishedShard | None:
+        """Return the finished shard from a note in the run directory; None if it is invalid."""
         try:
             entry = json_shape.read(_inflate(data), _Note)
         except (ValueError, zlib.error):
@@ -238,38 +236,38 @@ class _Note(TypedDict):
 
 
 def pack_json(value: Any) -> bytes:
-    """Return JSON in few bytes."""
+    """Return a value as compressed JSON."""
     return zlib.compress(canonical.dumps(value).encode("ascii"), 1)
 
 
 def _inflate(data: bytes) -> bytes:
-    """Return the text of a note; what is over 1 GiB is none."""
+    """Return the text of a note of at most 1 GiB."""
     inflater = zlib.decompressobj()
     text = inflater.decompress(data, _MAX_NOTE_BYTES)
     if not inflater.eof or inflater.unused_data:
-        raise ValueError("it is cut off, or too long")
+        raise ValueError("it is truncated, or too long")
     return text
 
 
 def unpack_json(data: bytes) -> Any:
-    """Return what :func:`pack_json` was given."""
+    """Return the value from the bytes of :func:`pack_json`."""
     return canonical.loads(zlib.decompress(data))
 
 
 @dataclass(frozen=True)
-class Place:
+class LaunchOutput:
     """The output of one launch of a job; the same in every worker.
 
     Attributes:
-        output: What OUT says.
+        output: The dataset's name, folder and compression.
         num_shards: N.
-        job: Hash of everything that decides the bytes.
-        launch: Tells this launch from others.
-        origin: The launch that began the run: this one, or one that is resumed.
-        before: What run.json said of a launch when this one was made; None where there was none.
-        manifest: What told the manifest of a dataset from others then; None where there was none.
+        job: The job hash.
+        launch: The unique id of this launch.
+        origin: The launch that began the run: this one, or the one that is resumed.
+        before: The launch in run.json when this one was created; None if there was none.
+        manifest: The identity of the manifest at that time; None if there was none.
         writes_final_names: Whether shards are written under their final names.
-        replaces: What the manifest says of the files of a dataset that is there.
+        replaces: Template and number of shards of the dataset that is replaced.
         is_finished: Whether there is nothing to do.
     """
 
@@ -300,7 +298,7 @@ class Place:
 
     @contextmanager
     def claimed(self) -> Iterator[RunDirectory]:
-        """Hold the run directory, where the place has locks."""
+        """Lock the run directory, if the storage has locks."""
         with _claimed(self.output, self.storage) as run:
             yield run
 
@@ -309,13 +307,11 @@ class Place:
         """Whether an earlier launch has begun the run."""
         return self.origin != self.launch
 
-    # -- what workers ask --------------------------------------------------------------------------
-
     def enter(self) -> None:
-        """Make sure that the run has begun, and that it is still this launch's.
+        """Begin the run if no worker has; check that it still belongs to this launch.
 
         Raises:
-            RunError: Another job has taken the place, or the dataset is published.
+            RunError: Another job uses the run directory, or the dataset is published.
         """
         with _lock:
             if self.launch in _entered:
@@ -323,8 +319,8 @@ class Place:
             run = self.run()
             facts = facts_of(run)
             if facts.get("launch") != self.launch:
-                if _launch_of(facts) != self.before or not self.is_as_it_was:
-                    raise self.lost()
+                if _launch_of(facts) != self.before or not self.is_unpublished:
+                    raise self.lost_error()
                 self.storage.make_directory(run.path)
                 if not is_url(run.path):
                     with storage_errors(run.path):
@@ -343,73 +339,73 @@ class Place:
             _entered.add(self.launch)
 
     @property
-    def is_as_it_was(self) -> bool:
-        """Whether no dataset was published here since the launch."""
+    def is_unpublished(self) -> bool:
+        """Whether no dataset of this name was published since the launch."""
         return _manifest_token(self.output) == self.manifest
 
-    def lost(self) -> RunError:
-        """Return the error for a launch whose place another has taken."""
+    def lost_error(self) -> RunError:
+        """Return the error for a launch whose run directory is gone, or used by another job."""
         return RunError(
-            f"the run of {self.output.name!r} is no longer there, or another job has taken its "
-            "place",
+            f"the run of {self.output.name!r} was deleted, or another job uses its run directory",
             path=self.run().path,
             hint="start the job again",
         )
 
     def shard_path(self, shard: int, attempt: str) -> str:
-        """Return where an attempt writes a shard."""
+        """Return the path to which an attempt writes a shard."""
         if self.writes_final_names:
             return os.path.join(self.output.directory, self.pattern.shard_file(shard))
         return self.run().file(f"shard-{shard:05d}.{attempt}")
 
     def index_path(self, shard: int, attempt: str) -> str:
-        """Return where an attempt writes a shard's rows of the index."""
+        """Return the path to which an attempt writes a shard's rows of the index."""
         return self.run().file(f"index-{shard:05d}.{attempt}")
 
     def part_path(self, shard: int, block: int, attempt: str) -> str:
-        """Return where an attempt writes a piece of a shard."""
+        """Return the path to which an attempt writes a part of a shard."""
         return self.run().file(f"part-{shard:05d}-{block:06d}.{attempt}")
 
     def bucket_path(self, bucket: int, attempt: str) -> str:
-        """Return where an attempt writes a bucket of items that are put in order by their keys."""
+        """Return the path to which an attempt writes a bucket of items sorted by their keys."""
         return self.run().file(f"bucket-{bucket:05d}.{attempt}")
 
     @property
-    def cargo_prefix(self) -> str:
-        """What the file begins with that is packed for workers, if one is needed."""
+    def payload_prefix(self) -> str:
+        """The path prefix of the payload file, which a large payload needs."""
         return self.run().file("cargo-")
 
-    def note_done(self, made: MadeShard) -> None:
-        """Keep what is known of a finished shard, for a launch that resumes this one."""
-        self.run().write_synced(self._done_file(made.shard), made.to_bytes())
+    def save_finished(self, finished: FinishedShard) -> None:
+        """Write the note of a finished shard, for a launch that resumes this one."""
+        self.run().write_synced(self._done_file(finished.shard), finished.to_bytes())
 
-    def done(self, shard: int) -> MadeShard | None:
-        """Return what an earlier attempt, or an earlier launch of this run, has noted so."""
+    def load_finished(self, shard: int) -> FinishedShard | None:
+        """Return a shard that an earlier attempt or launch of this run finished; else None."""
         run = self.run()
-        made = MadeShard.from_note(run.read(self._done_file(shard)), self.num_shards)
-        if made is None or made.shard != shard:
+        finished = FinishedShard.from_note(run.read(self._done_file(shard)), self.num_shards)
+        if finished is None or finished.shard != shard:
             return None
-        # Of what the note says of paths only names count: it may have been moved, or be forged.
-        made = replace(
-            made,
+        # Use only the names of the paths in the note: it may have been moved, or be forged.
+        finished = replace(
+            finished,
             path=self.shard_path(shard, "")
             if self.writes_final_names
-            else run.file(os.path.basename(made.path)),
-            index_path=run.file(os.path.basename(made.index_path)),
+            else run.file(os.path.basename(finished.path)),
+            index_path=run.file(os.path.basename(finished.index_path)),
         )
-        names = os.path.basename(made.path), os.path.basename(made.index_path)
+        names = os.path.basename(finished.path), os.path.basename(finished.index_path)
         if not (holds_rows(names[1]) and (self.writes_final_names or holds_records(names[0]))):
             return None
-        if self.storage.size(made.path) != made.sealed.file_bytes:
+        if self.storage.size(finished.path) != finished.sealed.file_bytes:
             return None
-        return made if _has_rows(made.sealed, self.storage.size(made.index_path)) else None
+        index_bytes = self.storage.size(finished.index_path)
+        return finished if _has_rows(finished.sealed, index_bytes) else None
 
     def _done_file(self, shard: int) -> str:
         return f"done-{shard:05d}-{self.origin}"
 
 
 def _has_rows(sealed: SealedShard, index_bytes: int | None) -> bool:
-    """Return whether a shard's rows of the index can have so many bytes."""
+    """Return whether a shard's rows of the index can have ``index_bytes`` bytes."""
     if index_bytes is None:
         return False
     if sealed.file_crc32c is None:
@@ -426,65 +422,67 @@ def new_attempt() -> str:
     return uuid4().hex[:16]
 
 
-def place_for(
+def open_launch(
     output: Output, num_shards: int, job: str, run_options: RunOptions, *, dry_run: bool = False
-) -> Place:
-    """Look at the output, and return where a new launch writes.
+) -> LaunchOutput:
+    """Check the output, and return it for a new launch.
 
     Args:
-        output: What OUT says.
+        output: The dataset's name, folder and compression.
         num_shards: N.
-        job: Hash of everything that decides the bytes.
-        run_options: Whether a dataset may be replaced, or a run gone on with.
-        dry_run: Nothing is looked at: nothing will run.
+        job: The job hash.
+        run_options: Whether to overwrite a dataset, or to resume a run.
+        dry_run: Whether nothing will run; then the output is not checked.
 
     Raises:
-        OutputExists: A dataset is there, or an unfinished run.
-        OutputBusy: A program of this machine is writing there.
-        RunChanged: The run that is to be resumed is of another job.
+        OutputExists: The dataset exists, or an unfinished run.
+        OutputBusy: A program of this machine is writing the dataset.
+        RunChanged: The run to resume is of another job.
         StorageError: A folder has the final name of a file.
     """
     output = replace(output, directory=absolute(output.directory))
     storage = storage_for(output.directory)
     launch = uuid4().hex
-    place = Place(output, num_shards, job, launch, launch, writes_final_names=storage.appears_whole)
+    out = LaunchOutput(
+        output, num_shards, job, launch, launch, writes_final_names=storage.appears_whole
+    )
     is_missing = not is_url(output.directory) and not storage.is_directory(output.directory)
     if dry_run or is_missing:
-        return place
+        return out
     with _claimed(output, storage) as run:
         finish_committed(run, overwrite=run_options.overwrite)
         facts = facts_of(run)
-        place = replace(place, before=_launch_of(facts), manifest=_manifest_token(output))
+        out = replace(out, before=_launch_of(facts), manifest=_manifest_token(output))
         if run_options.resume and facts.get("engine") == "beam":
-            return _resumed(place, run, facts)
+            return _resumed(out, run, facts)
         manifest = finished_manifest(run)
         if run_options.resume and manifest is not None and manifest.job == job:
             run.discard()
-            return replace(place, is_finished=True)
+            return replace(out, is_finished=True)
         check_output(run, overwrite=run_options.overwrite, pattern=output.pattern(1))
         check_names(run, output.pattern(num_shards))
         taken = existing_files(storage.list(output.directory), output.name, output.pattern(1))
         if not run.is_resumable:
             run.discard()
-            place = replace(place, before=None)
+            out = replace(out, before=None)
         is_free = storage.appears_whole and taken is None
-        return replace(place, writes_final_names=is_free, replaces=replaced_files(run))
+        return replace(out, writes_final_names=is_free, replaces=replaced_files(run))
 
 
-def _resumed(place: Place, run: RunDirectory, facts: RunFacts) -> Place:
-    if facts.get("job") != place.job:
+def _resumed(out: LaunchOutput, run: RunDirectory, facts: RunFacts) -> LaunchOutput:
+    if facts.get("job") != out.job:
         raise RunChanged(
-            f"the unfinished run of {place.output.name!r} is of another job",
+            f"the unfinished run of {out.output.name!r} is of another job",
             path=run.path,
-            hint="start it with what it was started with, or --overwrite begins again",
+            hint="start it with the same source and options, or begin again with --overwrite",
         )
     if not {"origin", "replaces", "writes_final_names"} <= facts.keys():
         raise run.broken(RUN)
     replaces = facts["replaces"]
     return replace(
-        place,
+        out,
         origin=facts["origin"],
-        writes_final_names=facts["writes_final_names"] and place.storage.appears_whole,
+        writes_final_names=facts["writes_final_names"] and out.storage.appears_whole,
         replaces=None if replaces is None else (replaces[0], replaces[1]),
     )
 
@@ -499,7 +497,7 @@ def _claimed(output: Output, storage: Storage) -> Iterator[RunDirectory]:
 
 
 def _manifest_token(output: Output) -> str | None:
-    """Return what tells the manifest that is there from others, equal ones too."""
+    """Return the identity of the manifest file, which differs even for equal manifests."""
     path = os.path.join(output.directory, manifest_file(output.name))
     try:
         stat, data = inputs_for(path).read(path)
@@ -511,7 +509,7 @@ def _manifest_token(output: Output) -> str | None:
 
 
 def facts_of(run: RunDirectory) -> RunFacts:
-    """Return what run.json says; nothing where there is none."""
+    """Return the content of run.json; only the format if there is none."""
     try:
         return run.facts()
     except StorageError:
