@@ -21,12 +21,12 @@ from shardwriter.storage import LocalStorage
 from shardwriter.writing import resume
 from shardwriter.writing.journal import Base, Snapshot
 from shardwriter.writing.resume import (
-    check_same,
+    check_same_job,
     last_block_range,
+    read_error_log,
     read_last_record,
-    read_ledger,
+    read_retries,
     recover,
-    retries_of,
 )
 from shardwriter.writing.run_directory import RunDirectory
 
@@ -303,7 +303,7 @@ def test_an_attempt_that_can_not_continue_a_shard_begins_it_again_and_counts_it_
     put(run, 0, 2)
     put(run, 1, 4)
     note(run, open_shards={0: grown(0, 2)}, sealed={1: finished(4)}, counted_to=4)
-    state = recovered(run, can_continue=False)
+    state = recovered(run, can_resume_shards=False)
     assert state.open_shards == {}
     assert list(state.sealed) == [1]
     assert [item for item in range(NUM_ITEMS) if item in state.counted] == [0, 3]
@@ -419,13 +419,13 @@ def test_items_without_a_record_come_from_all_journals_and_the_base(run):
     run.write_base(Base(gaps=[[1, 2]]))
     with_error = {"error": "SourceError", "index": 7, "message": "no"}
     journal = run.journal(0, 0)
-    journal.fact(skip=5, reason="dropped")
-    journal.fact(skip=7, reason="error", error=with_error)
-    journal.fact(types={"x": {"kind": "int64", "dtype": "int64", "present": 1, "unset": 0}})
+    journal.add_fact(skip=5, reason="dropped")
+    journal.add_fact(skip=7, reason="error", error=with_error)
+    journal.add_fact(types={"x": {"kind": "int64", "dtype": "int64", "present": 1, "unset": 0}})
     journal.close()
     other = run.journal(0, 1)
-    other.fact(skip=0, reason="dropped")
-    other.fact(skip=NUM_ITEMS, reason="dropped")  # there is no such item
+    other.add_fact(skip=0, reason="dropped")
+    other.add_fact(skip=NUM_ITEMS, reason="dropped")  # there is no such item
     other.close()
     state = recovered(run)
     assert state.gaps.tolist() == [0, 1, 2, 5, 7]
@@ -550,7 +550,7 @@ def run_json(**more: Any) -> dict[str, Any]:
 
 
 def test_the_same_job_may_go_on_whatever_else_run_json_says():
-    check_same(run_json(), run_json(nonce="b" * 32, retries=[]))
+    check_same_job(run_json(), run_json(nonce="b" * 32, retries=[]))
 
 
 @pytest.mark.parametrize(
@@ -567,7 +567,7 @@ def test_the_same_job_may_go_on_whatever_else_run_json_says():
 def test_another_job_is_refused_with_the_field_that_differs(change, field):
     for before, now in ((run_json(), run_json(**change)), (run_json(**change), run_json())):
         with pytest.raises(RunChanged) as caught:
-            check_same(before, now)
+            check_same_job(before, now)
         assert f"({field}" in caught.value.message
         assert caught.value.hint
 
@@ -575,10 +575,10 @@ def test_another_job_is_refused_with_the_field_that_differs(change, field):
 def test_only_other_code_of_a_map_can_be_accepted_later():
     other = {"limit": None, "map": {"name": "m:look", "sha256": "1" * 64}}
     with pytest.raises(RunChanged) as caught:
-        check_same(run_json(), run_json(options=other))
+        check_same_job(run_json(), run_json(options=other))
     assert "--accept-changed-map" in (caught.value.hint or "")
     with pytest.raises(RunChanged) as caught:
-        check_same(run_json(), run_json(job="sha256:01"))
+        check_same_job(run_json(), run_json(job="sha256:01"))
     assert "--accept-changed-map" not in (caught.value.hint or "")
 
 
@@ -587,11 +587,11 @@ def test_a_list_of_float32_of_an_older_run_is_the_same_type_now():
         return run_json(plan={"schema": {"features": {"x": entry}}})
 
     today = with_type(kind="float", dtype="float32")
-    check_same(with_type(kind="float", dtype="float64"), today)
+    check_same_job(with_type(kind="float", dtype="float64"), today)
     with pytest.raises(RunChanged):
-        check_same(with_type(kind="float", dtype="float16"), today)
+        check_same_job(with_type(kind="float", dtype="float16"), today)
     with pytest.raises(RunChanged):
-        check_same(with_type(kind="bytes", dtype="float64"), today)
+        check_same_job(with_type(kind="bytes", dtype="float64"), today)
 
 
 # -- what a finished dataset says ------------------------------------------------------------------
@@ -600,15 +600,15 @@ def test_a_list_of_float32_of_an_older_run_is_the_same_type_now():
 def test_retries_of_a_manifest_are_read_if_they_have_their_shape():
     good = [{"items": [[3, 2]], "job": "sha256:00"}]
     for metadata, expected in (({}, []), ({"retries": good}, good), ({"retries": [{}]}, [])):
-        assert retries_of(SimpleNamespace(metadata=metadata)) == expected  # type: ignore[arg-type]
+        assert read_retries(SimpleNamespace(metadata=metadata)) == expected  # type: ignore[arg-type]
 
 
 def test_the_error_log_is_read_by_item(run):
     path = Path(run.directory, "t.errors.jsonl")
-    assert read_ledger(run) == {}
+    assert read_error_log(run) == {}
     path.write_text('{"index": 3, "error": "E"}\n{"index": 5}\n')
-    assert read_ledger(run) == {3: {"index": 3, "error": "E"}, 5: {"index": 5}}
+    assert read_error_log(run) == {3: {"index": 3, "error": "E"}, 5: {"index": 5}}
     for text in ("no json\n", '{"error": "E"}\n', '{"index": -1}\n', '{"index": "é"}\n'):
         path.write_text(text)
         with pytest.raises(ManifestError):
-            read_ledger(run)
+            read_error_log(run)
