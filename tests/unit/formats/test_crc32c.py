@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwriter.formats.crc32c import crc32c, extend_crc32c, mask_crc32c, masked_crc32c
+from shardwriter.formats.crc32c import (
+    combine_crc32c,
+    crc32c,
+    extend_crc32c,
+    mask_crc32c,
+    masked_crc32c,
+)
 
 # RFC 3720 B.4
 RFC_3720 = [
@@ -68,3 +74,14 @@ def test_vectors_of_the_test_data(data_dir):
     assert vectors["masked_crc32c"]
     for vector in vectors["masked_crc32c"]:
         assert masked_crc32c(bytes.fromhex(vector["hex"])) == int(vector["masked"], 16)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=300))
+def test_the_crc_of_both_parts_follows_from_those_of_each(first, second):
+    combined = combine_crc32c(crc32c(first), crc32c(second), len(second))
+    assert combined == crc32c(first + second)
+
+
+def test_parts_of_many_bytes_are_combined():
+    first, second = bytes(range(256)), b"x" * 70_001
+    assert combine_crc32c(crc32c(first), crc32c(second), len(second)) == crc32c(first + second)

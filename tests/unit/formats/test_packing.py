@@ -98,3 +98,29 @@ def test_another_process_makes_the_same_bytes():
     run = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"]
     found = {subprocess.run(run, capture_output=True, check=True, text=True).stdout for _ in "abc"}
     assert found == {digest() + "\n"}
+
+
+def test_members_are_smaller_where_many_shards_are_open():
+    sizes = [packing.Packing.of("gzip", "isal-2", n).member_bytes for n in (1, 16, 64, 999_999)]
+    assert sizes[0] == packing.MEMBER_BYTES
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == packing._MIN_MEMBER_BYTES
+    for num_shards in (100, 1000):
+        size = packing.Packing.of("gzip", "isal-2", num_shards).member_bytes
+        assert size * num_shards <= packing._ALL_MEMBERS_BYTES or size == sizes[-1]
+
+
+def test_the_manifest_says_how_shards_are_compressed():
+    assert packing.Packing().is_plain
+    assert packing.Packing().to_json() == {"type": "none"}
+    packed = packing.Packing("gzip", "zlib-6")
+    assert not packed.is_plain
+    found = packed.to_json()
+    assert (found["type"], found["deflate"]) == ("gzip", "zlib-6")
+
+
+def test_notes_name_readers_of_compressed_shards_alone():
+    assert packing.compatibility_notes("none") == []
+    for compression in ("gzip", "zlib"):
+        notes = packing.compatibility_notes(compression)
+        assert any(compression.upper() in note for note in notes)
