@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwriter.formats import tfrecord as frame_block
-from shardwriter.formats.tfrecord import frame, parse_frame, parse_frames
+from shardwriter.formats.tfrecord import frame, is_valid_frame, parse_frame, parse_frames
 
 
 def joined(payloads):
@@ -70,3 +70,22 @@ def test_headers_of_many_lengths_are_not_all_kept(monkeypatch):
     data, begins, ends = joined(payloads)
     assert parse_frames(data, begins, ends, check=True) == payloads
     assert len(frame_block._headers) <= 8
+
+
+@pytest.mark.parametrize("payload", [b"", b"a", bytes(300)])
+def test_one_valid_frame_is_told_from_everything_else(payload):
+    whole = frame(payload)
+    assert is_valid_frame(whole)
+    for other in (b"", whole[:-1], whole + b"x", whole[1:], whole + whole):
+        assert not is_valid_frame(other)
+    for at in (0, 8, len(whole) - 1, 12):
+        changed = bytearray(whole)
+        changed[at] ^= 1
+        assert not is_valid_frame(bytes(changed))
+
+
+def test_a_frame_without_payload_may_be_the_last_one():
+    data = frame(b"abc") + frame(b"")
+    begins, ends = np.array([0, 19]), np.array([19, 35])
+    assert parse_frames(data, begins, ends, check=True) == [b"abc", b""]
+    assert parse_frames(frame(b""), begins[:1], np.array([16]), check=True) == [b""]

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 import shardwriter as sw
+from shardwriter.formats.text import bytes_text, plural, rate_text, shares_text
 from shardwriter.writing.options import DatasetOptions, RunOptions
 
 NUM_SHARDS = 128
@@ -95,3 +96,43 @@ def test_a_writer_says_how_far_it_is(tmp_path):
         writer.write({"x": 1})
         assert repr(writer) == "<DatasetWriter: 1 items, being written>"
     assert repr(writer) == "<DatasetWriter: 1 items, published>"
+
+
+# -- numbers as text -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (None, "-"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (80_300, "80.3 kB"),
+        (99_400, "99.4 kB"),
+        (99_600, "100 kB"),
+        (999_600, "1.0 MB"),
+        (1.5e9, "1.5 GB"),
+        (2e12, "2.0 TB"),
+        (5e15, "5,000 TB"),
+    ],
+)
+def test_a_size_has_three_digits_and_its_unit(num_bytes, text):
+    assert bytes_text(num_bytes) == text
+
+
+def test_rates_have_a_digit_behind_the_point_below_ten():
+    assert rate_text(10, 1) == "10 items/s"
+    assert rate_text(9.9, 1) == "9.9 items/s"
+    assert rate_text(5000, 2) == "2,500 items/s"
+    assert rate_text(0, 0) == "0.0 items/s"
+
+
+def test_stages_of_more_than_half_a_percent_are_listed():
+    assert shares_text({"read": 600.0, "encode": 395.0, "write": 5.0}) == "read 60%, encode 40%"
+    assert shares_text({}) == ""
+
+
+def test_a_count_has_its_noun():
+    assert [plural(n, "record") for n in (0, 1, 1234)] == ["0 records", "1 record", "1,234 records"]
+    assert plural(2, "index", "indices") == "2 indices"

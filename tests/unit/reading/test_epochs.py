@@ -179,7 +179,7 @@ def test_a_state_of_something_else_is_refused():
     made, alone = progress(10, shuffle=True, seed=3), RankOfWorld(0, 1)
     state = made.state_dict()
     for other, match in (
-        (progress(11, shuffle=True, seed=3), "11 now"),
+        (progress(11, shuffle=True, seed=3), "now 11"),
         (Progress(EpochOptions(10, "index:else", shuffle=True, seed=3)), "identity"),
         (progress(10, shuffle=True, seed=4), "seed 3, this one is shuffled with seed 4"),
         (progress(10), "not shuffled"),
