@@ -165,7 +165,7 @@ def test_rich_is_imported_when_a_bar_is_shown_and_not_before():
 
 def test_text_reaches_the_terminal_through_one_module():
     # Program text is printed as it is: loader code, a shell command, the version.
-    as_it_is = {"cli.schema", "cli.beam_stats", "cli.beam_write", "cli"}
+    as_it_is = {"cli.schema", "cli.beam", "cli.beam_write", "cli"}
     for module, path in modules().items():
         if room_of(module) == "cli" and module != "cli.common":
             text = path.read_text(encoding="utf-8")

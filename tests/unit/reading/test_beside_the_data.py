@@ -16,7 +16,7 @@ from shardwriter.formats import canonical
 from shardwriter.formats.crc32c import crc32c
 from shardwriter.writing import publication
 from shardwriter.writing.index_files import open_index
-from shardwriter.writing.journal import signed
+from shardwriter.writing.journal import signed_line
 from shardwriter.writing.options import RunOptions
 from shardwriter.writing.resume import read_last_record
 
@@ -156,7 +156,7 @@ def test_a_shard_of_more_records_than_items_is_begun_again(tmp_path):
             rows = len(data).to_bytes(8, "little") + huge.to_bytes(8, "little")
             (run / f"index-{row[0]:05d}").write_bytes(rows)
             row[5] = crc32c(data)
-        path.write_bytes(signed(document))
+        path.write_bytes(signed_line(document))
     sw.write(Numbers(), tmp_path / "out" / "t@2", compression="gzip", workers=1, resume=True)
     sw.write(Numbers(), tmp_path / "whole" / "t@2", compression="gzip", workers=1)
     assert shards(tmp_path / "out") == shards(tmp_path / "whole")
