@@ -79,7 +79,7 @@ def test_feature_lists_are_there_with_the_types_of_their_steps(tmp_path: Path) -
         sw.write([sw.SequenceExample(of_it, steps)] * 5, path, num_shards=2)
         manifest = sw.load_manifest(path.with_suffix(".manifest.json"))
         assert json.loads(schema(path, "--json")[0]) == manifest.schema
-        with pytest.raises(OptionError, match="the schema of SequenceExamples"):
+        with pytest.raises(OptionError, match="schema is of SequenceExamples"):
             sw.write([context], tmp_path / "other", schema=sw.read_schema(path).to_json())
     table = [line.split() for line in schema(tmp_path / "t")[0].splitlines()]
     assert table[1:] == [
@@ -135,7 +135,8 @@ def test_a_note_gives_how_many_records_were_sampled(without_manifest: Path) -> N
     assert (known.num_counted, known.num_records, known.from_manifest) == (4, 12, False)
     with pytest.raises(OptionError, match="num_records is 0"):
         sw.read_schema(without_manifest, num_records=0)
-    assert "Only the first 2 records" in sw.loader_code(without_manifest, "torch", num_records=2)
+    code = sw.loader_code(without_manifest, "torch", num_records=2)
+    assert "the first 2 records" in " ".join(code.replace("#", " ").split())
 
 
 def test_a_set_without_records_has_no_features(tmp_path: Path) -> None:

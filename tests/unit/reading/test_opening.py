@@ -349,7 +349,7 @@ def test_a_length_beyond_the_limit_is_damage(tmp_path):
     from shardwriter.formats.tfrecord import frame_header
 
     path.write_bytes(frame_header(1 << 62))
-    with pytest.raises(CorruptFile, match="over the limit") as caught:
+    with pytest.raises(CorruptFile, match="exceeds the limit") as caught:
         scan_frame_ends(str(path))
     assert caught.value.kind == "impossible-length"
 
