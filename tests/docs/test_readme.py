@@ -103,7 +103,7 @@ def test_scripts_of_the_first_screen_are_there() -> None:
 
 @pytest.mark.parametrize(
     ("command", "end"),
-    [("write", "Results go to stdout"), ("stats", "What some readers make")],
+    [("write", "Results go to stdout"), ("stats", "What some readers do")],
 )
 def test_the_table_of_options_is_that_of_the_command(command: str, end: str) -> None:
     from typer.main import get_command

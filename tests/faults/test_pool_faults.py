@@ -263,8 +263,8 @@ def test_an_error_of_ours_in_a_class_of_the_users(out):
     [
         ("/nowhere/python", False, "can not be started: No such file"),
         ("/bin/false", False, "code 1"),
-        ("", False, "which Python"),
-        (sys.executable, True, "which Python"),
+        ("", False, "no Python executable"),
+        (sys.executable, True, "no Python executable"),
     ],
 )
 def test_there_is_no_python_to_start(out, monkeypatch, executable, frozen, words):

@@ -325,7 +325,7 @@ def _index_file(data: bytes) -> None:
     for shard in range(min(4, len(index.counts))):
         _each(partial(index.ends, shard), partial(index.records, shard))
         for position in (0, 1, 10**6):
-            _each(partial(index.place, shard, position))
+            _each(partial(index.locate, shard, position))
 
 
 @cache
