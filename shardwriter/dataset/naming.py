@@ -223,7 +223,7 @@ class ShardName:
 
 
 def parse_shard_file(file_name: str) -> ShardName | None:
-    """Return a parsed shard file name; None if it does not follow the pattern (F4)."""
+    """Return a parsed shard file name; None if it is not the name of a shard."""
     match = _SHARD.fullmatch(file_name)
     if match is None:
         return None

@@ -1,6 +1,6 @@
 """Splits: divide the items of a source among several datasets.
 
-``train=0.9,val=0.1`` divides the items by key with the rule "blake2b-split/1" (F2). An item's key
+``train=0.9,val=0.1`` divides the items by key with the rule "blake2b-split/1". An item's key
 is its name in the source in UTF-8, else its position in the source as u64, little-endian; or the
 value of a key feature. Its hash is BLAKE2b of the key with
 

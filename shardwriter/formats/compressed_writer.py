@@ -1,4 +1,4 @@
-"""Write gzip and zlib shards that are cut at records and that TensorFlow reads to the end (F6).
+"""Write gzip and zlib shards that are cut at records and that TensorFlow reads to the end.
 
 A gzip shard is a sequence of members (RFC 1952), little-endian::
 

@@ -1,10 +1,10 @@
 """Encode a ``tf.train.Example`` from numpy and Python values, without TensorFlow.
 
-The bytes are those of protobuf (upb) with ``SerializeToString(deterministic=True)``, FORMATS.md
-F10. An Example is::
+The bytes are those of protobuf (upb) with ``SerializeToString(deterministic=True)``. An Example
+is::
 
     0a <size>                                   the Features: a map from names to Features
-       0a <size> 0a <size> <name> 12 <size> <Feature>        in the pinned order of names
+       0a <size> 0a <size> <name> 12 <size> <Feature>        in the order of :func:`sort_names`
        ...
 
 `feature_values` encodes the values, `example_wire` decodes Examples, and `example_columns` does
@@ -109,7 +109,7 @@ _entry_heads: Final[dict[str, EntryHeads]] = {}
 
 
 def sort_names(names: Mapping[str, Any]) -> list[str]:
-    """Return feature names in the pinned order (F10), after checking them.
+    """Return feature names in the order of a record, after checking them.
 
     Raises:
         FeatureError: A name is not a str, or not valid Unicode.

@@ -1,4 +1,4 @@
-"""Decode a ``tf.train.Example`` with protobuf's rules (FORMATS.md, F10).
+"""Decode a ``tf.train.Example`` with protobuf's rules.
 
 ::
 

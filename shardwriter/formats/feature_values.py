@@ -1,4 +1,4 @@
-"""Encode one Python value as a ``Feature``. FORMATS.md, F9 lists which value has which kind.
+"""Encode one Python value as a ``Feature`` of the kind that its type has.
 
 The result is the value half of a map entry (the other half is the key)::
 
@@ -9,8 +9,8 @@ The result is the value half of a map entry (the other half is the key)::
     12 00                                                   unset: a Feature with no kind
     value       Feature     the list
 
-Raw arrays (`raw`) are one bytes value in C order, little-endian (FORMATS.md, F8); dtype and shape
-are in the schema only.
+Raw arrays (`raw`) are one bytes value in C order, little-endian; dtype and shape are in the schema
+only.
 
 A Feature stores floats as float32. Rounding to its 24 bits is expected for measured values. A
 number is *inexact* here where more is lost: one from 2**24 on that changes (a time stamp, an id),
@@ -39,7 +39,7 @@ Kind: TypeAlias = Literal["bytes", "float", "int64"]
 
 
 def leaf_kind(leaf_type: type) -> Kind | None:
-    """Return the kind of single values of a type (F9); None if a Feature can not hold them."""
+    """Return the kind of single values of a type; None if a Feature can not hold them."""
     if issubclass(leaf_type, str | bytes | bytearray | memoryview):
         return "bytes"
     if issubclass(leaf_type, int | np.bool_) or issubclass(leaf_type, np.integer):
@@ -406,7 +406,7 @@ def encode_value(value: Any, kind: Kind | None = None) -> Encoded:
     """Return one value as the value half of a map entry: ``12 <size> <Feature>``.
 
     Args:
-        value: A value that F9 gives a kind; not None, which means no Feature at all.
+        value: A value of a type that has a kind; not None, which means no Feature at all.
         kind: The declared kind, or None to take it from the value.
 
     Raises:

@@ -6,7 +6,7 @@ r"""Encode and decode ``tf.train.SequenceExample``: a context and feature lists.
                      2: FeatureLists              entry         1: name   2: FeatureList
                                                   FeatureList   1: Feature ...
 
-The bytes are those of protobuf, as in :mod:`shardwriter.formats.example`: names in the pinned
+The bytes are those of protobuf, as in :mod:`shardwriter.formats.example`: names in its
 order. Both fields are always written, also when empty, so such a record is never taken for an
 Example.
 

@@ -1,8 +1,7 @@
 """Encode and decode varints, protobuf's variable-length integers: one at a time or as arrays.
 
 A varint stores 7 bits per byte, lowest first; the high bit marks that another byte follows.
-protobuf writes an int64 as the varint of its two's complement, so a negative number takes 10 bytes
-(FORMATS.md, F10).
+protobuf writes an int64 as the varint of its two's complement, so a negative number takes 10 bytes.
 
 ==================  =====  =================================
 value               bytes  wire

@@ -1,7 +1,7 @@
 """Decode records by schema: features get back the types that the manifest records.
 
 An Example has only three kinds of lists; the schema says whether one was a bool, a
-``uint8[28,28]`` or a text (FORMATS.md, F8 and F9). `ExampleDecoder` decodes Examples,
+``uint8[28,28]`` or a text. `ExampleDecoder` decodes Examples,
 `SequenceDecoder` SequenceExamples; each has a `FeatureDecoder` per feature.
 
 Memory: no result shares memory with its batch. Single numbers are numpy scalars, arrays of single

@@ -101,7 +101,7 @@ def test_shuffle_gives_the_items_and_not_their_places():
 
     output = parse_output("out@1")
     job = Job(Selection(Letters([0] * 10), DatasetOptions(shuffle_seed=0)), output.pattern(1))
-    assert order(job) == list("feghabjcid")  # F3: 5, 4, 6, 7, 0, 1, 9, 2, 8, 3
+    assert order(job) == list("feghabjcid")  # 5, 4, 6, 7, 0, 1, 9, 2, 8, 3
 
 
 def test_shuffle_depends_on_the_seed_only():
