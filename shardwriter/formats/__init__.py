@@ -3,7 +3,7 @@
 Frames with masked CRC-32C are written and read here, plain or as gzip and zlib shards cut at
 records. Examples and SequenceExamples are encoded and decoded one by one or as columns, without
 TensorFlow. Also here: canonical JSON, TensorBoard events, image and WAV headers, and text for
-people.
+people. The input formats of ``--format`` are in ``sources``.
 """
 
 from __future__ import annotations

@@ -438,8 +438,8 @@ def decode_columns(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
       is absent**; **`UNSET` if it is present with no kind**. (`decode_example` has no key for the
       former and None for the latter.)
 
-    So ``encode_columns(decode_columns(payloads))`` returns the payloads if shardwriter
-    encoded them, except that an empty list of bytes needs the declared kind ``"bytes"``.
+    So ``encode_columns(decode_columns(payloads))`` returns the payloads if they have the
+    form that shardwriter writes, except that an empty list of bytes needs the declared kind ``"bytes"``.
 
     Args:
         payloads: The payloads of n records.

@@ -1,8 +1,17 @@
-"""Open a source: by its ``--format``, or by detecting the format.
+"""Detect the format of a source, and open it. The registry of input formats.
 
 detect_format    the format of a path, from its name and its content
 open_source      the source of a path, a reference or a Python object
 open_files       several files of one format as one source
+
+An input format is listed in these places:
+
+_OPENERS         the function that opens a source of each format; its keys are :data:`FORMATS`
+_FILE_FORMATS    formats that read one file, or all files of a folder or glob; also in _OPENERS
+format_of_file   the format of a file, from the ending of its name
+_detect_file     the format of a file, from its first bytes
+_detect_folder   the format of a folder, from the files in it; a folder with a layout of its own, as
+                 of images with masks, is detected earlier, in detect_format
 """
 
 from __future__ import annotations
@@ -53,7 +62,7 @@ from shardwriter.sources.tables import TableOptions
 from shardwriter.sources.webdataset import PACKED
 from shardwriter.storage import Entry, inputs_for, open_stream
 
-TABLE_ENDINGS: Final = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+CSV_ENDINGS: Final = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 JSON_LINES_ENDINGS: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 JSON_ENDINGS: Final = (".json", ".json.gz")
 
@@ -104,7 +113,7 @@ def format_of_file(path: str) -> str | None:
     if name.endswith(".npz"):  # not .npy: such a file has only one of several features
         return numpy_source.KIND
     for kind, endings in (
-        (csv_source.KIND, TABLE_ENDINGS),
+        (csv_source.KIND, CSV_ENDINGS),
         (jsonl_source.KIND, JSON_LINES_ENDINGS),
         (parquet_source.KIND, parquet_source.ENDINGS),
         (webdataset_source.KIND, webdataset_source.ENDINGS),
@@ -129,7 +138,7 @@ def _detect_missing_path(data: str) -> str:
         return python_source.KIND
     listed = braced(data)
     if listed is not None or glob.has_magic(data):
-        if data.lower().endswith(TABLE_ENDINGS):
+        if data.lower().endswith(CSV_ENDINGS):
             return csv_source.KIND
         if _is_json_lines_name(data):
             return jsonl_source.KIND
@@ -145,7 +154,7 @@ def _detect_missing_path(data: str) -> str:
 
 def _detect_folder(path: str) -> str:
     kinds = {
-        csv_source.KIND: bool(named_in(path, TABLE_ENDINGS)),
+        csv_source.KIND: bool(named_in(path, CSV_ENDINGS)),
         jsonl_source.KIND: any(_is_json_lines_name(entry.name) for entry in json_lines_in(path)),
         parquet_source.KIND: bool(named_in(path, parquet_source.ENDINGS)),
         numpy_source.KIND: bool(named_in(path, numpy_source.ENDINGS)),
@@ -225,7 +234,7 @@ def _detect_file(path: str) -> str:
         return jsonl_source.KIND
     first_line = head.partition(b"\n")[0]
     text_like = b"\0" not in head and not head.lstrip().startswith((b"{", b"[", b"<"))
-    is_table_name = path.lower().endswith(TABLE_ENDINGS)
+    is_table_name = path.lower().endswith(CSV_ENDINGS)
     if text_like and (is_table_name or any(c in first_line for c in b",\t;|")):
         return csv_source.KIND
     if head.startswith(_UTF16_MARKS):
@@ -439,12 +448,12 @@ class _FileFormat(NamedTuple):
 
     Attributes:
         files_in: Returns the files of this format in a folder.
-        endings: Their endings, for errors.
+        endings_text: Their endings in words, for errors.
         open: Opens the files.
     """
 
     files_in: Callable[[str], list[Entry]]
-    endings: str
+    endings_text: str
     open: Callable[[Sequence[str], _OpenOptions], Source]
 
 
@@ -485,7 +494,7 @@ def _webdataset(paths: Sequence[str], options: _OpenOptions) -> Source:
 
 
 _FILE_FORMATS: Final[Mapping[str, _FileFormat]] = {
-    csv_source.KIND: _FileFormat(_with_endings(TABLE_ENDINGS), ".csv or .tsv", _csv),
+    csv_source.KIND: _FileFormat(_with_endings(CSV_ENDINGS), ".csv or .tsv", _csv),
     jsonl_source.KIND: _FileFormat(json_lines_in, ".jsonl, .ndjson or .json", _jsonl),
     parquet_source.KIND: _FileFormat(
         _with_endings(parquet_source.ENDINGS), ".parquet, .arrow or .feather", _parquet
@@ -525,7 +534,7 @@ def _open_listed(format: str, data: str, options: _OpenOptions) -> Source:
         known = _FILE_FORMATS[format]
         found = all_files(known.files_in(data))
         if not found:
-            raise SourceError(f"this folder has no {known.endings} file", path=data)
+            raise SourceError(f"this folder has no {known.endings_text} file", path=data)
     return _FILE_FORMATS[format].open(found, options)
 
 

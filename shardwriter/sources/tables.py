@@ -35,13 +35,14 @@ NA_VALUES: Final = ("NA", "N/A", "n/a", "NULL", "null", "None")
 """
 
 _TABLES: Final = ("csv", "jsonl", "parquet", "huggingface")
-_FORMATS: Final = {
+_OPTION_FORMATS: Final = {
     "header": ("--no-header", ("csv",)),
     "na": ("--na", ("csv",)),
     "encoding": ("--encoding", ("csv", "jsonl")),
     "columns": ("--columns", _TABLES),
     "drop_columns": ("--drop-columns", _TABLES),
 }
+"""The command-line option and the formats of each option of a table."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class TableOptions:
             OptionError: An option is for other formats.
         """
         for option, value in self.to_json().items():
-            flag, formats = _FORMATS.get(option, ("--names", ("csv",)))
+            flag, formats = _OPTION_FORMATS.get(option, ("--names", ("csv",)))
             if format not in formats:
                 raise OptionError(
                     f"{flag} is for {', '.join(formats)}, but the source is {format}",
