@@ -439,7 +439,8 @@ def decode_columns(payloads: Sequence[bytes]) -> dict[str, DecodedColumn]:
       former and None for the latter.)
 
     So ``encode_columns(decode_columns(payloads))`` returns the payloads if they have the
-    form that shardwriter writes, except that an empty list of bytes needs the declared kind ``"bytes"``.
+    form that shardwriter writes, except that an empty list of bytes needs the declared kind
+    ``"bytes"``.
 
     Args:
         payloads: The payloads of n records.

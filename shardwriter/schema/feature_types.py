@@ -25,8 +25,8 @@ The text form is that of ``--schema image=uint8[28,28],tokens=int64[null],mask=r
 Floats in an Example are float32, so ``float64`` means ``raw:float64``.
 
 If two dimensions of a feature vary, the number of values does not determine its shape. Then each
-record has the shape in a feature ``<name>/shape``, an ``int64[rank]``. Writing adds it for a declared
-shape, and reading removes it.
+record has the shape in a feature ``<name>/shape``, an ``int64[rank]``. Writing adds it for a
+declared shape, and reading removes it.
 """
 
 from __future__ import annotations

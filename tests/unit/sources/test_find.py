@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import tarfile
 import threading
 import zlib
@@ -12,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from shardwriter.errors import OptionError, SourceError
+from shardwriter.cli.write_options import Format
+from shardwriter.errors import _VALUE, OptionError, SourceError, python_words
 from shardwriter.formats.tfrecord import frame
 from shardwriter.sources.find import FORMATS, open_source
 from shardwriter.sources.input_files import expand_braces
+from shardwriter.sources.tables import _OPTION_FORMATS
 
 GIF = b"GIF89a\x07\0\x05\0\0\0\0;"
 TABLE = b"a,b\n1,x\n2,y\n"
@@ -331,3 +334,19 @@ def test_a_list_is_read_in_its_own_order(tmp_path):
         write(tmp_path / f"{number}.csv", f"x\n{number}\n".encode())
     source = open_source(f"{tmp_path}/{{2..0}}.csv")
     assert [source.load(item)["x"] for item in source.items()] == [2, 1, 0]
+
+
+def test_the_command_offers_all_formats():
+    assert sorted(each.value for each in Format) == sorted(["auto", *FORMATS])
+
+
+def test_options_of_tables_are_for_known_formats():
+    for _, formats in _OPTION_FORMATS.values():
+        assert set(formats) <= set(FORMATS)
+
+
+def test_python_messages_know_all_formats_and_no_others():
+    for name in FORMATS:
+        assert python_words(f"add --format {name} to it") == f'add format="{name}" to it'
+    (words,) = re.findall(r"\(\?:none\|[\w|-]+\|source\|([\w|-]+)\)", _VALUE)
+    assert sorted(words.split("|")) == sorted(FORMATS)
