@@ -1,6 +1,7 @@
 """Every fuzz target on valid files, on these with changes, and on any bytes.
 
-``python scripts/fuzz TARGET`` goes on for as long as it is asked to.
+Each target gets 40 changed files, or ``SHARDWRITER_FUZZ_INPUTS``, and a quarter as many inputs of
+any bytes. ``python scripts/fuzz TARGET --seconds N`` runs a target for longer.
 """
 
 from __future__ import annotations
