@@ -138,8 +138,8 @@ def write(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Write rates and stage times as TensorBoard event files, one per process; view "
-            "them with: tensorboard --logdir DIR",
+            help="Write rates and stage times as TensorBoard event files, one for each process; "
+            "not with Beam. See them with: tensorboard --logdir DIR",
         ),
     ] = None,
     strict: StrictOption = False,

@@ -373,7 +373,7 @@ def task_of(
         strategy = _strategy_for(source)
     if strategy == "strided" and not selection.random_access:
         raise OptionError(
-            "--strategy strided needs a source with random access",
+            "the strided strategy needs a source with random access",
             hint="leave the strategy off, or choose chunked",
         )
     if plan is None:

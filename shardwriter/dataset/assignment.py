@@ -5,6 +5,10 @@
 T items in source order have the indices 0..T-1. G is the sorted list of gaps: items without a
 record. Without gaps, item i is record i div N of its shard, shard lengths differ by at most one,
 and reading one record of each shard in turn gives source order. With gaps both hold approximately.
+
+Here is the arithmetic that follows from the rule. Writers compute ``i % N`` where they write:
+``writing/part.py`` for each record, ``writing/process.py`` to choose the worker of an item, and
+``writing/open_shards.py`` for frames that are copied.
 """
 
 from __future__ import annotations

@@ -101,11 +101,11 @@ class Pool:
         self._selector = selectors.DefaultSelector()
 
     def fork(self, num_workers: int, payload: bytes, descriptors: Sequence[int]) -> None:
-        """Start the workers, and send each the assignment.
+        """Start the workers, and send each the setup.
 
         Args:
             num_workers: Number of workers.
-            payload: The pickled assignment.
+            payload: The pickled setup.
             descriptors: Its open files.
 
         Raises:
@@ -132,7 +132,7 @@ class Pool:
                     self.workers.append(WorkerHandle(number, Mailbox(ours)))
                 channel.send(worker_process.SETUP, json.dumps(setup).encode())
                 channel.send_descriptors([*ends, *descriptors])
-                channel.send(worker_process.ASSIGNMENT, payload)
+                channel.send(worker_process.WORKER_SETUP, payload)
                 started = channel.receive()
             except (BrokenPipeError, ConnectionResetError):
                 pass  # the template has ended, and printed why

@@ -4,9 +4,9 @@ Each worker writes whole shards, so records need no locks and their order is tha
 There are two ways to give items to the workers.
 
 *Strided*, if the source has random access and can be pickled: the program sends shard numbers, and
-a free worker takes the next few shards and lists their items itself::
+a free worker takes the next group of shards and lists their items itself::
 
-    program --- shards s, s+G, ... ---> worker: list -> load -> map -> encode -> write
+    program --- a group of shards ----> worker: list -> load -> map -> encode -> write
             <-- sealed shards, types ---
 
 *Streamed*, for all other sources, of unknown length too: the program reads the items once and sends
@@ -60,11 +60,11 @@ from shardwriter.writing.worker_process import (
     TYPES,
     WRITE,
     WRITTEN,
-    Assignment,
+    WorkerSetup,
     map_slots,
 )
 
-MAX_ASSIGNMENT_BYTES: Final = 64 << 20
+MAX_SETUP_BYTES: Final = 64 << 20
 BATCH_BYTES: Final = 1 << 18  # of items in one message
 PENDING_BYTES: Final = 64 << 20  # of items sent but not received, over all workers
 _BATCH_AGE_S: Final = 0.05
@@ -101,8 +101,8 @@ def run_process(
     slots = Scratch()
     slots.append(b"\xff" * 8 * num_workers)
     try:
-        payload, descriptors = _pack_assignment(
-            Assignment(job, run, resume_state.for_workers(), options, num_workers, slots), notify
+        payload, descriptors = _pack_setup(
+            WorkerSetup(job, run, resume_state.for_workers(), options, num_workers, slots), notify
         )
         pool.fork(num_workers, payload, descriptors)
         del payload
@@ -154,24 +154,24 @@ def _earlier_work(resume_state: ResumeState) -> Work:
     )
 
 
-def _pack_assignment(assignment: Assignment, notify: Notify | None) -> tuple[bytes, list[int]]:
-    """Pickle the assignment; a source that cannot be pickled stays in this process.
+def _pack_setup(setup: WorkerSetup, notify: Notify | None) -> tuple[bytes, list[int]]:
+    """Pickle the setup; a source that cannot be pickled stays in this process.
 
     Raises:
         OptionError: The map cannot be pickled.
     """
-    source = assignment.job.source
+    source = setup.job.source
     try:
-        return pack(assignment, MAX_ASSIGNMENT_BYTES)
+        return pack(setup, MAX_SETUP_BYTES)
     except Exception as error:
         if isinstance(source, PreloadingSource) and source.sendable:
-            source.preload(skip_errors=assignment.options.on_error == "skip")
-            payload = _pack_assignment(assignment, notify)
+            source.preload(skip_errors=setup.options.on_error == "skip")
+            payload = _pack_setup(setup, notify)
             if notify is not None:
                 notify(f"items are loaded in one process: the source {_reason(error)}")
             return payload
         if isinstance(error, MessageTooLarge):
-            what = f"the map has more than {MAX_ASSIGNMENT_BYTES >> 20} MiB of data"
+            what = f"the map has more than {MAX_SETUP_BYTES >> 20} MiB of data"
         else:
             what = f"the map can not be sent to another process: {error}"
         raise OptionError(
@@ -182,7 +182,7 @@ def _pack_assignment(assignment: Assignment, notify: Notify | None) -> tuple[byt
 
 def _reason(error: Exception) -> str:
     if isinstance(error, MessageTooLarge):
-        return f"has more than {MAX_ASSIGNMENT_BYTES >> 20} MiB, too much to send to each worker"
+        return f"has more than {MAX_SETUP_BYTES >> 20} MiB, too much to send to each worker"
     return f"can not be sent to a worker ({error})"
 
 

@@ -1,18 +1,30 @@
 """Resume an unfinished run, or retry the failed items of a finished dataset.
 
-The bytes must be those of a run that was never stopped, so anything that decides bytes must be what
-it was. Why resume refuses, in the order of the checks:
+The bytes must be those of a run that was never stopped, so anything that decides bytes must be
+what it was. Why resume refuses, in the order of the checks. First, for every run
+(:mod:`~shardwriter.writing.publication`, :mod:`~shardwriter.storage.lock`): another process has
+the lock; the folder is not a run directory; a begun publication can not be completed. An
+unfinished run:
 
 ===================================  ===========================================================
 :func:`check_resumable`              the source can be read only once, or changes its order
-:func:`resume_unfinished`            the run is a Beam job's
+:func:`resume_unfinished`            the run is a Beam job's; run.json is missing or invalid
 :func:`check_same_job`               run.json differs from the job: options, source, plan, code
-:func:`_check_job`                   the same for a finished dataset, from its manifest
 :func:`recover`                      ``base`` or ``files.json`` is invalid, or types conflict
 :func:`_reused_records`              the dataset whose failed items are retried is gone
-:func:`_check_file_sizes`            files of a finished dataset are missing or of another size
 :func:`check_records`                a record made again differs: a library or other data changed
 ===================================  ===========================================================
+
+A finished dataset:
+
+===================================  ===========================================================
+:func:`_check_job`                   its manifest is of another job
+:func:`_check_file_sizes`            files are missing or of another size
+:func:`check_records`                a record made again differs
+===================================  ===========================================================
+
+A source that is read from its start is compared while it is read (:class:`.job.Listing`). A run
+that was stopped before its first snapshot has nothing to resume: it starts over.
 
 Recovery reads, of each worker, the newest snapshot whose journal is complete. Each shard is
 compared with it: the bytes after the last checkpoint are read and their CRC is compared. If the
@@ -93,9 +105,13 @@ _ALL_ITEMS: Final = 2**62  # greater than any item
 _CHECKED_SHARDS: Final = 64  # of which the last record is made again
 _OTHER_CHANGE: Final = "an option or the code of the map"
 _OPTION_NAMES: Final = {
-    "compression": "the compression",
-    "files": "the number of shards, or the file names",
+    "compression": "--compression or --deflate",
+    "files": "the file names",
     "filter": "--filter",
+    "images": "--resize, --max-side or --quality",
+    "images.max_side": "--max-side",
+    "images.quality": "--quality",
+    "images.resize": "--resize",
     "indices": "--indices",
     "label": "--label",
     "limit": "--limit",
@@ -104,6 +120,9 @@ _OPTION_NAMES: Final = {
     "num_shards": "the number of shards",
     "order": "--order, --key, --split, --shuffle or --seed",
     "schema": "--schema",
+    "table": "--no-header, --names, --na, --encoding, --columns or --drop-columns",
+    "tfds": "--tfds",
+    "vocabularies": "the class names of --schema",
 }
 _HASH: Final = re.compile(r"([0-9a-f]{12})[0-9a-f]{52}")
 _OLD_FLOAT: Final = ("float", "float64")  # what earlier versions wrote for float32 lists
@@ -351,8 +370,10 @@ def _differences(
     old: Any, new: Any, field: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     if isinstance(old, dict) and isinstance(new, dict):
-        # The digest last: the fields that it covers say more.
-        for key in sorted(old.keys() | new.keys(), key=lambda key: (key == "digest", key)):
+        # N first, as file names and member sizes follow from it; the digest last, as it covers
+        # the other fields.
+        rank = {"num_shards": -1, "digest": 1}
+        for key in sorted(old.keys() | new.keys(), key=lambda key: (rank.get(key, 0), key)):
             yield from _differences(old.get(key), new.get(key), (*field, key))
     elif old != new:
         yield field, old, new
@@ -383,7 +404,8 @@ def _describe_field(field: tuple[str, ...]) -> str:
         return f"the source has changed since the run began ({path})"
     if part == "options" and rest and rest[0] in _OPTION_NAMES:
         code = "the code of " if rest[-1] == "sha256" else ""
-        return f"{code}{_OPTION_NAMES[rest[0]]} has changed since the run began ({path})"
+        name = _OPTION_NAMES.get(".".join(rest[:2]), _OPTION_NAMES[rest[0]])
+        return f"{code}{name} has changed since the run began ({path})"
     return f"the unfinished run is of another job ({path})"
 
 
@@ -812,10 +834,10 @@ def _check_open_shard(
     if ends is None or ends[-1].tolist() != expected_row:
         return False
     if entry != before:
-        gap_positions = before.crc32c if compression == "none" else before.file_crc32c or 0
+        crc_before = before.crc32c if compression == "none" else before.file_crc32c or 0
         wanted = entry.crc32c if compression == "none" else entry.file_crc32c
         try:
-            if _extended_crc(path, gap_positions, before.file_bytes, entry.file_bytes) != wanted:
+            if _extended_crc(path, crc_before, before.file_bytes, entry.file_bytes) != wanted:
                 return False
         except StorageError:
             return False  # unreadable bytes are written again

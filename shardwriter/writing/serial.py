@@ -1,8 +1,9 @@
 """The serial engine: one process, the reference for the bytes of every other engine.
 
-It opens N record writers in a ``contextlib2.ExitStack`` and assigns the records round-robin::
+It writes one part with all N shards, in this process
+(:class:`~shardwriter.writing.part.PartWriter` opens them and writes record i to shard i mod N)::
 
-    items -> load -> map -> encode -> writers[i mod N]
+    items -> load -> map -> encode -> files[i mod N]
 """
 
 from __future__ import annotations

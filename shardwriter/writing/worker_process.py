@@ -9,7 +9,7 @@ reports how every worker ends. When the program ends, however it dies, all these
        |                                           |
        `------------- a socket to each ------------'
 
-On the control socket the program sends SETUP (JSON) with descriptors, then ASSIGNMENT (pickled).
+On the control socket the program sends SETUP (JSON) with descriptors, then WORKER_SETUP (pickled).
 The template replies STARTED (JSON: process ids), then ENDED (JSON: worker, wait status) for each
 worker.
 
@@ -65,7 +65,7 @@ from shardwriter.writing.worker import ItemSlot, Worker
 
 # On the control socket.
 SETUP: Final = 1
-ASSIGNMENT: Final = 2
+WORKER_SETUP: Final = 2
 STARTED: Final = 3
 ENDED: Final = 4
 
@@ -90,7 +90,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True)
-class Assignment:
+class WorkerSetup:
     """The message that every worker of a pool gets first.
 
     Attributes:
@@ -125,9 +125,7 @@ def map_slots(slots: Scratch, num_workers: int) -> Iterator[memoryview]:
         yield view
 
 
-def run_assignment(
-    number: int, end: socket.socket, payload: bytes, descriptors: Sequence[int]
-) -> None:
+def run_worker(number: int, end: socket.socket, payload: bytes, descriptors: Sequence[int]) -> None:
     """Run one worker until the program sends FINISH."""
     # Millions of rows and records without cycles: collect garbage less often.
     gc.set_threshold(100_000, 20, 20)
@@ -136,42 +134,40 @@ def run_assignment(
     # If the program has exited there is no one to report to; the template ends this process.
     with suppress(_ProgramExited, OSError):
         try:
-            assignment = _unpacked(payload, descriptors)
+            setup = _unpacked(payload, descriptors)
             with (
-                map_slots(assignment.slots, assignment.num_workers) as slots,
+                map_slots(setup.slots, setup.num_workers) as slots,
                 slots[number : number + 1] as slot,
             ):
-                _Worker(number, channel, assignment, slot).run()
+                _Worker(number, channel, setup, slot).run()
         except _ProgramExited:
             raise
         except BaseException as error:  # noqa: BLE001 - the program raises it
             channel.send(FAILED, pack_failure(error))
 
 
-def _unpacked(payload: bytes, descriptors: Sequence[int]) -> Assignment:
+def _unpacked(payload: bytes, descriptors: Sequence[int]) -> WorkerSetup:
     try:
-        assignment = unpack(payload, descriptors)
+        setup = unpack(payload, descriptors)
     except (Exception, SystemExit) as error:
         raise RunError(
             f"the source and the map can not be set up in a worker: {type(error).__name__}: "
             f"{error}",
             hint="what they use must be importable in a worker; or --engine serial",
         ) from error
-    assert isinstance(assignment, Assignment)
-    return assignment
+    assert isinstance(setup, WorkerSetup)
+    return setup
 
 
 class _Worker:
-    def __init__(
-        self, number: int, channel: Channel, assignment: Assignment, slot: ItemSlot
-    ) -> None:
+    def __init__(self, number: int, channel: Channel, setup: WorkerSetup, slot: ItemSlot) -> None:
         self._number = number
         self._channel = channel
-        self._job = assignment.job
-        self._run = assignment.run
-        self._resume_state = assignment.resume_state
-        self._options = assignment.options
-        self._num_workers = assignment.num_workers
+        self._job = setup.job
+        self._run = setup.run
+        self._resume_state = setup.resume_state
+        self._options = setup.options
+        self._num_workers = setup.num_workers
         self._slot = slot
         self._timer = StageTimer()
         self._num_items = 0
@@ -181,9 +177,9 @@ class _Worker:
         """Write all assigned shards and send the result."""
         step, name = self._resume_state.num_done, f"w{self._number}"
         with EventLog(self._options.log_dir, name, first_step=step) as self._log:
-            self._write_assigned_shards()
+            self._write_groups()
 
-    def _write_assigned_shards(self) -> None:
+    def _write_groups(self) -> None:
         job, resume_state, options = self._job, self._resume_state, self._options
         journal = self._run.journal(resume_state.attempt, self._number)
         items = job.encoder(
@@ -388,7 +384,7 @@ def _run_worker(
             other.close()
         for later in ends[worker + 1 :]:
             os.close(later)
-        run_assignment(worker, socket.socket(fileno=ends[worker]), payload, descriptors)
+        run_worker(worker, socket.socket(fileno=ends[worker]), payload, descriptors)
         code = 0
         # Exit functions that the user's code registered.
         atexit._run_exitfuncs()

@@ -692,7 +692,7 @@ def test_records_that_are_others_now_are_refused_and_nothing_is_published(tmp_pa
 def test_an_iterator_that_can_be_read_once_is_refused(tmp_path):
     shardwriter.write(iter(ITEMS), tmp_path / "bad" / "t@4")
     damage_much(tmp_path / "bad")
-    with pytest.raises(OptionError, match="read once"):
+    with pytest.raises(OptionError, match="read only once"):
         repair(tmp_path / "bad", tmp_path / "out", iter(ITEMS))
 
 

@@ -64,7 +64,7 @@ def test_tensorflow_reads_our_png(tf: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 2, 5), (4,), (0, 3), (1, 1, 1, 1)])
 def test_no_picture_has_such_a_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="picture"):
+    with pytest.raises(ValueError, match="image"):
         encode_png(np.zeros(shape, np.uint8))
     with pytest.raises(ValueError, match="float32"):
         encode_png(np.zeros((2, 2), np.float32))  # type: ignore[arg-type]

@@ -18,9 +18,9 @@ from shardwriter.sources.shard_sets import find_shard_sets
         ("x.tfrecord", "none", None),
         ("x.tfrecord.gz", "gzip", None),
         ("x.tfrecord.z", "zlib", None),
-        ("x.tfrecord", "gzip", "gzip, and the name does not end in .gz"),
-        ("x.tfrecord.gz", "none", "plain, and the name ends in .gz"),
-        ("x.tfrecord.gz", "zlib", "zlib, and the name ends in .gz"),
+        ("x.tfrecord", "gzip", "gzip, but the name does not end in .gz"),
+        ("x.tfrecord.gz", "none", "plain, but the name ends in .gz"),
+        ("x.tfrecord.gz", "zlib", "zlib, but the name ends in .gz"),
     ],
 )
 def test_name_and_content(name: str, compression: Compression, says: str | None) -> None:

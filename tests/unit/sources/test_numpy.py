@@ -289,7 +289,7 @@ def test_fixed_types(tmp_path):
     for schema, words in (
         ("y=int64", "has int64"),
         ("x=string", "has string"),
-        ("z=float", "no such"),
+        ("z=float", "does not exist"),
     ):
         with pytest.raises(SourceError, match=words):
             open_source(tmp_path / "t.npz", schema=parse_schema_option(schema))

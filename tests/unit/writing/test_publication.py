@@ -374,7 +374,7 @@ def test_a_folder_in_the_way_is_refused_before_the_commit(tmp_path):
     for kind in (LocalStorage, BeamStorage):
         root = str(tmp_path / kind.__name__)
         os.makedirs(f"{root}/train.tfrecord-00001-of-00002")
-        with pytest.raises(StorageError, match="the run directory is"):
+        with pytest.raises(StorageError, match="a folder of this name"):
             write_set(root, kind(), NEW)
         assert sorted(os.listdir(root)) == [".train.partial", "train.tfrecord-00001-of-00002"]
 

@@ -42,13 +42,13 @@ def one_by_one(monkeypatch):
 
 def test_files_of_small_records_are_proven_by_one_crc_each(tmp_path):
     sw.write(rows(400), tmp_path / "a@2")
-    assert [file.is_proven for file in TFRecordFiles(str(tmp_path / "a")).files] == [True, True]
+    assert [file.is_checked for file in TFRecordFiles(str(tmp_path / "a")).files] == [True, True]
     path = tmp_path / "a.tfrecord-00001-of-00002"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     try:
-        proven = [file.is_proven for file in TFRecordFiles(str(tmp_path / "a")).files]
+        proven = [file.is_checked for file in TFRecordFiles(str(tmp_path / "a")).files]
     except SourceError:  # it was a header that was hit
         proven = [True, False]
     assert proven == [True, False]
@@ -57,7 +57,7 @@ def test_files_of_small_records_are_proven_by_one_crc_each(tmp_path):
     assert found.value.record_index is not None
     (tmp_path / "a.manifest.json").unlink()
     foreign = TFRecordFiles(str(tmp_path / "a.tfrecord-00000-of-00002"))
-    assert [file.is_proven for file in foreign.files] == [False]
+    assert [file.is_checked for file in foreign.files] == [False]
 
 
 # -- the same bytes ------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def test_many_errors_do_not_go_to_the_workers(tmp_path, monkeypatch, switch):
     run = RunOptions(mark_s=0, on_error="skip", max_errors=45)
     with pytest.raises(TooManyErrors):
         sw.write(data, tmp_path / "out/t@4", run=run)
-    monkeypatch.setattr(process, "MAX_ASSIGNMENT_BYTES", 100_000)
+    monkeypatch.setattr(process, "MAX_SETUP_BYTES", 100_000)
     run = RunOptions(resume=True, on_error="skip", workers=2)
     manifest = sw.write(data, tmp_path / "out/t@4", run=run)
     assert len(manifest.gaps) == 51

@@ -141,7 +141,7 @@ def test_what_tfds_could_not_find_is_refused(out, tfds, options):
 
 
 def test_a_split_without_a_number_of_shards_is_not_taken_for_a_folder(tmp_path):
-    with pytest.raises(OptionError, match="no @ in it") as caught:
+    with pytest.raises(OptionError, match="has no @") as caught:
         parse_output(tmp_path / "val", num_shards=4, tfds="demo:1.0.0")
     assert f"{tmp_path}/val@N" in caught.value.hint
     (tmp_path / "val").mkdir()

@@ -77,7 +77,7 @@ def test_they_come_back_with_types_and_shapes(folder):
     assert_read(data[7], 7)
     for i, found in enumerate(data[4:9].shuffle(seed=1)):
         assert_read(found, data[4:9].shuffle(seed=1).source_index(i))
-    with pytest.raises(FeatureError, match="no columns"):
+    with pytest.raises(FeatureError, match="not be read as columns"):
         data.columns([0, 1])
     with pytest.raises(OptionError, match="SequenceExample"):
         data.split(0, 3, "pad")
@@ -160,7 +160,7 @@ def test_records_of_two_kinds_name_both_items(tmp_path, workers, sequence_first)
     ("context", "lists", "why"),
     [
         ({}, {"a": [1, 2.5]}, r"'a\[\]'.*int64 and float"),
-        ({}, {"a": [[1, 2], 3.0]}, "steps of one list"),
+        ({}, {"a": [[1, 2], 3.0]}, "steps of one feature list"),
         ({}, {"a": 3}, "a feature list is of type int"),
         ({}, {"a": "text"}, "a feature list is of type str"),
         ({}, {"a": [1, {}]}, r"'a\[\]'.*step 1: dict"),
@@ -284,7 +284,7 @@ def test_sequences_of_others_keep_their_lists(tmp_path):
         lengths = {int(row.context["id"][0]): len(row.feature_lists["x"]) for row in data}
         assert lengths == {i: i for i in range(20)}
         assert all(row.feature_lists["w"] == [[b"a"]] for row in data)
-        with pytest.raises(FeatureError, match="no columns"):
+        with pytest.raises(FeatureError, match="not be read as columns"):
             data.columns(range(2))
 
 

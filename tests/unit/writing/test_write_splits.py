@@ -221,7 +221,7 @@ def test_indices_and_names_are_those_of_a_write(tmp_path):
         with sw.open(tmp_path / f"m-{name}") as dataset:
             written += [int(record["x"]) for record in dataset]
     assert sorted(written) == sorted(indices)
-    with pytest.raises(OptionError, match="index 2 stands"):
+    with pytest.raises(OptionError, match="index 2 is repeated"):
         sw.write_splits(pairs, tmp_path / "n@2", SPLIT, names="x,y", indices=indices)
 
 
