@@ -52,7 +52,7 @@ def invoke(capsys, monkeypatch):
     """Runs the job's command in this process; returns what it prints to stdout and stderr."""
 
     def run_command(*arguments, code=0):
-        monkeypatch.setattr(sys, "argv", ["beam", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["shardwriter", "beam", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
         printed = capsys.readouterr()
