@@ -411,7 +411,7 @@ def test_hiding_gpus_too_late_is_said(leaf, tf, dataset, monkeypatch):
     monkeypatch.setattr(tf.config, "set_visible_devices", refuse)
     with pytest.raises(OptionError, match="too late") as caught:
         leaf.tf_dataset(dataset, parse=False, hide_gpus=True)
-    assert "first thing" in caught.value.hint
+    assert "before any other TensorFlow call" in caught.value.hint
 
 
 # -- damage, and what it is called with ------------------------------------------------------------
