@@ -264,7 +264,7 @@ def test_shards_that_another_backend_begins_again_are_trusted_by_nobody(place, m
 
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["shardwriter.writing.write"], "require_tensorflow", lambda: None)
-        patch.setattr("shardwriter.storage.tensorflow.TensorFlowRecordWriter", end)
+        patch.setattr("shardwriter.storage.TensorFlowRecordWriter", end)
         with pytest.raises(Crash):
             write(folder, resume=True, backend="tensorflow")
     # It writes a file from its first byte on, and syncs it at the end only: before that there may
